@@ -1,6 +1,6 @@
 """`python -m services.reward.offline COMMAND`: the pool and the rules of the service, without the service.
 
-The command line runs it, because it cannot import a service. Each command reads one JSON document from stdin,
+The command line, which cannot import a service, runs it. Each command reads one JSON document from stdin,
 {"config": the whole RunConfig, ...}, and writes one to stdout:
 
 * `score` also reads "rows": [{"truths": [[verifier, label, weight], ...], "messages": [[role, content], ...],
@@ -11,20 +11,21 @@ The command line runs it, because it cannot import a service. Each command reads
 * `try` also reads "examples": {verifier: a row with "where"}, and lets each custom verifier judge its example. It
   writes {verifier: {"digest": of its code, "tried_on": "where", "value": number or null}}.
 * `keys` looks for the keys of the judge and of the reward model's server in the environment.
-* `ask` also asks each of the two a question, once, and each server of `reward.servers` for its verifiers. It writes
-  {its table: the result, or the names of the verifiers}.
+* `ask` also asks both a question, once, and each server of `reward.servers` for its verifiers. It writes {its table:
+  the result, or the names of the verifiers}.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -50,10 +51,12 @@ from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.v1 import rollout_pb2
 from shoal.wire import finish_reason_to_wire, int32_to_wire
 
+_Open = TypeVar("_Open", Router, Judge, ModelEndpoint, RewardServer)
+
 _INVALID, _FAILED, _EXTRA_MISSING = 2, 1, 3
 _FROM_HERE = "; asked once, from this machine"
 _SERVER_PATIENCE_S = 3.0
-"""This is short, since a person waits for the answer, and a named server should already be up."""
+"""Short, since a person waits, and a named server should already be up."""
 
 
 def main() -> int:
@@ -90,17 +93,12 @@ def main() -> int:
 
 async def try_custom(config: RunConfig, examples: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Loads the custom verifiers, and lets each judge its example. Returns the code digest, row and value of each.
-
-    Raises `InvalidArgument` for verifiers that cannot be used or give no verdict.
-    """
+    Raises `InvalidArgument` for verifiers that cannot be used or give no verdict."""
     # Use only the functions: no judge, no server, and no other part of the reward.
     alone = RewardConfig(num_processes=1, timeout_s=config.reward.timeout_s, custom=config.reward.custom)
-    router = Router(alone)
-    try:
+    async with _closing(Router(alone)) as router:
         await router.find()
         digests = {one.name: one.code_digest for one in await router.describe() if one.name in alone.custom}
-    finally:
-        await router.close()
     names = list(examples)
     scores, _ = await score_rows(config.model_copy(update={"reward": alone}), list(examples.values()))
     verdicts = {name: score.verifier_scores[0] for name, score in zip(names, scores, strict=True)}
@@ -115,26 +113,17 @@ async def try_custom(config: RunConfig, examples: Mapping[str, Mapping[str, Any]
 
 
 def _tried(digest: str, example: Mapping[str, Any] | None, verdict: VerifierScore | None) -> dict[str, Any]:
-    is_scored = verdict is not None and verdict.outcome is ScoreOutcome.SCORED
-    return {
-        "digest": digest,
-        "tried_on": example["where"] if example else "",
-        "value": verdict.value if verdict and is_scored else None,
-    }
+    value = verdict.value if verdict and verdict.outcome is ScoreOutcome.SCORED else None
+    return {"digest": digest, "tried_on": example["where"] if example else "", "value": value}
 
 
 async def score_rows(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Score], JudgeCounts | None]:
     """Scores all rows. Returns the scores in the order of the rows, and the counts of the judge, if there is a judge.
-
-    Raises `InvalidArgument` for a verifier that cannot be used.
-    """
+    Raises `InvalidArgument` for a verifier that cannot be used."""
     prompts = [_prompt(number, row) for number, row in enumerate(rows, start=1)]
-    router = Router(config.reward)
-    try:
+    async with _closing(Router(config.reward)) as router:
         await router.find(_SERVER_PATIENCE_S)
         return await _scores(config, router, prompts, rows), router.judge_counts
-    finally:
-        await router.close()
 
 
 async def _scores(
@@ -163,12 +152,9 @@ async def _scores(
 
 
 async def _described(config: RunConfig) -> list[ListedVerifier]:
-    router = Router(config.reward)
-    try:
+    async with _closing(Router(config.reward)) as router:
         await router.find(_SERVER_PATIENCE_S)
         return await router.describe()
-    finally:
-        await router.close()
 
 
 async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) -> list[str]:
@@ -176,8 +162,7 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
     # No question is sent, so no key is needed. The labels of custom verifiers and of servers are not checked.
     judge = config.judge.model_copy(update={"api_key_env": ""})
     changes = {"judge": judge, "model": RewardModelConfig(), "custom": {}, "servers": {}}
-    router = Router(config.model_copy(update=changes))
-    try:
+    async with _closing(Router(config.model_copy(update=changes))) as router:
         await router.start()
         known = [
             (number, label) for number, label in enumerate(labels) if label[0] in BUILT_IN_VERIFIERS - MODEL_VERIFIERS
@@ -185,35 +170,24 @@ async def check_labels(config: RewardConfig, labels: Sequence[tuple[str, Any]]) 
         found = await asyncio.gather(*(router.label_problem(GroundTruth(*label)) for _, label in known))
         problems = {number: problem for (number, _), problem in zip(known, found, strict=True)}
         return [problems.get(number, "") for number in range(len(labels))]
-    finally:
-        await router.close()
 
 
 async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str | list[str]]:
     """Looks for the keys of the judge and of the reward model's server in the environment. With `asks` it also sends
     each a question, once, and asks the other servers for their verifiers. Returns the results by table.
 
-    Raises `InvalidArgument` for a missing key, for a server that cannot be reached or refuses, for a server that lacks
-    a verifier that its table names, and for a verifier that two tables have.
+    Raises `InvalidArgument` for a missing key, a server that cannot be reached or refuses, a verifier that its server
+    lacks, and a verifier that two tables have.
     """
     found = dict[str, str | list[str]]()
     if config.judge.base_url:
-        judge = Judge(config.judge.model_copy(update={"max_attempts": 1}))
-        try:
+        async with _closing(Judge(config.judge.model_copy(update={"max_attempts": 1}))) as judge:
             if asks:
                 found["reward.judge"] = await _ask_judge(judge)
-        finally:
-            await judge.close()
     if config.model.base_url:
-        model = ModelEndpoint(config.model.model_copy(update={"max_attempts": 1}))
-        try:
+        async with _closing(ModelEndpoint(config.model.model_copy(update={"max_attempts": 1}))) as model:
             if asks:
-                await model.start()
-                found["reward.model"] = "it answers"
-        except Unavailable as error:
-            raise InvalidArgument(f"{error.message}{_FROM_HERE}") from None
-        finally:
-            await model.close()
+                found["reward.model"] = await _ask_model(model)
     if asks:
         names = sorted(config.servers)
         asked = await asyncio.gather(*(_ask_for_verifiers(name, config.servers[name]) for name in names))
@@ -226,17 +200,23 @@ async def try_servers(config: RewardConfig, *, asks: bool) -> dict[str, str | li
 async def _ask_for_verifiers(name: str, config: RewardServerConfig) -> str | list[str]:
     """Returns the verifiers of a server that are used; or why they are not known, if it wants the token that only the
     reward service has. A token of this environment goes to no address that a configuration names."""
-    server = RewardServer(name, config, gets_token=False)
     try:
-        return sorted(await server.list_verifiers(_SERVER_PATIENCE_S))
+        async with _closing(RewardServer(name, config, gets_token=False)) as server:
+            return sorted(await server.list_verifiers(_SERVER_PATIENCE_S))
     except FailedPrecondition as error:
         if isinstance(error.__context__, Unauthenticated | PermissionDenied):
             return f"{config.address} answers, and lists its verifiers only to the reward service"
         folder = os.environ.get("SHOAL_TLS_DIR")
         tls = f"with SHOAL_TLS_DIR={folder}" if folder else "without TLS, since SHOAL_TLS_DIR is not set"
         raise InvalidArgument(f"{error.message}{_FROM_HERE} (asked {tls})") from None
-    finally:
-        await server.close()
+
+
+async def _ask_model(model: ModelEndpoint) -> str:
+    try:
+        await model.start()
+    except Unavailable as error:
+        raise InvalidArgument(f"{error.message}{_FROM_HERE}") from None
+    return "it answers"
 
 
 async def _ask_judge(judge: Judge) -> str:
@@ -244,6 +224,14 @@ async def _ask_judge(judge: Judge) -> str:
     if verdict.outcome is ScoreOutcome.FAILED:
         raise InvalidArgument(f"reward.judge.base_url: {verdict.detail}{_FROM_HERE}")
     return f"{verdict.outcome.value}: {verdict.detail}"
+
+
+@contextlib.asynccontextmanager
+async def _closing(opened: _Open) -> AsyncIterator[_Open]:
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 def _prompt(number: int, row: Mapping[str, Any]) -> Prompt:
