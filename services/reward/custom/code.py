@@ -2,14 +2,9 @@
 
 import hashlib
 import importlib.util
-import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 
 
 class Unusable(Exception):
@@ -30,7 +25,6 @@ class Code:
     path: str = ""
     """Path of the file, for messages."""
     source: str = ""
-    """Text of the file."""
     digest: str = ""
     """SHA-256 of the file, in hex."""
     module: str = ""
@@ -46,7 +40,6 @@ class Code:
 
     @property
     def location(self) -> str:
-        """The place of the function, for people."""
         return self.path or f"{self.module}:{self.function}"
 
 
@@ -60,22 +53,7 @@ class CustomVerifier:
     description: str = ""
     digest: str = ""
     unavailable: str = ""
-    """The reason why the verifier cannot be called. Set only for a package's verifier that no configuration names."""
-
-
-def read_code(name: str, table: "CustomVerifierConfig") -> Code:
-    """Reads the file that a table names, as it is now. Raises `Unusable`."""
-    path, source, digest = read_source(table.file)
-    return Code(
-        name,
-        table.function,
-        path=path,
-        source=source,
-        digest=digest,
-        convention=table.convention,
-        arguments=json.dumps(table.arguments, sort_keys=True),
-        score_key=table.score_key,
-    )
+    """Why the verifier cannot be called. Set only for a package's verifier that no configuration names."""
 
 
 def read_source(file: str) -> tuple[str, str, str]:

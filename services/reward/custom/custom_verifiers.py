@@ -4,9 +4,10 @@ import asyncio
 import importlib.metadata
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from services.reward.custom.code import Code, CustomVerifier, Unusable, read_code
+from services.reward.custom.code import Code, CustomVerifier, Unusable, read_source
 from services.reward.custom.probe import probe
 from shoal.config.tables.custom_verifiers import ENTRY_POINT_GROUP, CustomVerifierConfig, is_registered
 from shoal.config.tables.verifiers import BUILT_IN_VERIFIERS
@@ -24,24 +25,27 @@ def configured_codes(
     codes, problems = [], []
     for name, table in config.items():
         try:
-            if table.file:
-                codes.append(read_code(name, table))
-            else:
-                module, _, function = table.entry_point.partition(":")
-                arguments = json.dumps(table.arguments, sort_keys=True)
-                how = {"convention": table.convention, "arguments": arguments, "score_key": table.score_key}
-                bound = () if is_registered(table.entry_point) else packages
-                codes.append(Code(name, function, module=module, defined_in=bound, **how))
+            codes.append(read_code(name, table, packages))
         except Unusable as error:
             problems.append(FieldViolation(f"reward.custom.{name}.{error.field}", str(error)))
     return codes, problems
 
 
-def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
-    """Returns the code that packages register, except under names that the configuration uses.
+def read_code(name: str, table: CustomVerifierConfig, packages: tuple[str, ...] = ()) -> Code:
+    """Reads the code that a table names, with its file as it is now. Raises `Unusable`."""
+    arguments = json.dumps(table.arguments, sort_keys=True)
+    code = Code(name, table.function, convention=table.convention, arguments=arguments, score_key=table.score_key)
+    if table.file:
+        path, source, digest = read_source(table.file)
+        return replace(code, path=path, source=source, digest=digest)
+    module, _, function = table.entry_point.partition(":")
+    bound = () if is_registered(table.entry_point) else packages
+    return replace(code, function=function, module=module, defined_in=bound)
 
-    Raises `InvalidArgument` if a package registers a name that is already used.
-    """
+
+def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
+    """Returns the code that packages register, except under names that the configuration uses. Raises `InvalidArgument`
+    if a package registers a name that is already used."""
     codes: dict[str, Code] = {}
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         name = point.name.lower()
@@ -54,7 +58,7 @@ def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
                 f"the package {package} registers a verifier {name!r} (entry point {point.value} in "
                 f"{ENTRY_POINT_GROUP}), which is the name of {owner}: rename its entry point, or uninstall it"
             )
-        # A malformed entry point cannot be imported; the error then has its name.
+        # The error of importing a malformed entry point has its name.
         module, _, function = point.value.partition("[")[0].strip().partition(":")
         codes[name] = Code(name, function, module=module)
     return list(codes.values())
@@ -69,8 +73,8 @@ async def tried(code: Code) -> CustomVerifier | Unusable:
 
 
 async def new_versions(file: str) -> AsyncIterator[None]:
-    """Yields for each version of a file, also for the current one. A changed file is used when it has not changed
-    during a pause, so that no half-written file is used."""
+    """Yields for each version of a file, including the current version, when the file has not changed during a pause:
+    it may be half-written before."""
     taken: tuple[int, ...] | None = None
     before: tuple[int, ...] = ()
     while True:
@@ -83,7 +87,7 @@ async def new_versions(file: str) -> AsyncIterator[None]:
 
 
 def _state(file: str) -> tuple[int, ...]:
-    """Returns what differs between versions of a file, without reading it; empty if the file is missing."""
+    """Returns what tells versions of a file apart, without reading it; empty if the file is missing."""
     try:
         status = Path(file).expanduser().stat()
     except (OSError, RuntimeError):

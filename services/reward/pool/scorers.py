@@ -2,12 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from services.reward.common.scorer import ListedVerifier, token_ids, whole_text
-from services.reward.custom.code import CustomVerifier, Unusable, read_code
-from services.reward.custom.custom_verifiers import SHOWN_DIGITS, configured_codes, installed_codes, new_versions, tried
+from services.reward.custom.code import CustomVerifier, Unusable
+from services.reward.custom.custom_verifiers import (
+    SHOWN_DIGITS,
+    configured_codes,
+    installed_codes,
+    new_versions,
+    read_code,
+    tried,
+)
 from services.reward.custom.probe import probe
 from services.reward.pool.pool import VerifierPool
 from services.reward.verifiers.registry import ALL_VERIFIERS, VERIFIERS
@@ -26,7 +33,7 @@ class RuleScorer:
     """The verifiers of `services/reward/verifiers`. Starts and closes the pool."""
 
     def __init__(self, pool: VerifierPool, keep_thoughts: Collection[str] = ()) -> None:
-        """`keep_thoughts` is that of `reward`."""
+        """`keep_thoughts` is the field of `reward`."""
         self._pool = pool
         self._keep_thoughts = keep_thoughts
         self.names: Collection[str] = ALL_VERIFIERS.keys()
@@ -51,8 +58,7 @@ class RuleScorer:
         )
 
     async def label_problem(self, truth: GroundTruth) -> str:
-        # Verifiers read their label before the completion, so judging an empty completion checks the label. It costs
-        # nothing, and the rules for labels are only in the verifier.
+        # Verifiers read their label before the completion, so judging an empty completion checks the label.
         judged = await self._pool.judge(truth.verifier, "", truth.label)
         return "" if judged.outcome is ScoreOutcome.SCORED else judged.detail
 
@@ -96,10 +102,8 @@ class CustomScorer:
         return self._verifiers[name].unavailable
 
     async def find(self) -> None:
-        """Loads each verifier once, in a separate process.
-
-        Raises `InvalidArgument` with each unusable table and the reason; then no verifier is changed.
-        """
+        """Loads each verifier once, in a separate process. Raises `InvalidArgument` with each unusable table and the
+        reason; then no verifier is changed."""
         codes, problems = configured_codes(self._config, self._packages)
         installed = installed_codes(self._config)
         found = await asyncio.gather(*(tried(code) for code in (*codes, *installed)))
@@ -110,9 +114,8 @@ class CustomScorer:
             if isinstance(result, Unusable) and code.name in self._config
         ]
         if problems:
-            raise InvalidArgument(
-                "; ".join(f"{problem.field}: {problem.description}" for problem in problems), violations=problems
-            )
+            message = "; ".join(f"{problem.field}: {problem.description}" for problem in problems)
+            raise InvalidArgument(message, violations=problems)
         self._notices.clear()
         for code, result in results.items():
             if isinstance(result, Unusable):
@@ -129,9 +132,8 @@ class CustomScorer:
 
     async def start(self) -> None:
         """Begins to take new code, for the tables with `reload`."""
-        self._watching = [
-            asyncio.create_task(self._watch(name)) for name, table in self._config.items() if table.reload
-        ]
+        watched = [name for name, table in self._config.items() if table.reload]
+        self._watching = [asyncio.create_task(self._watch(name)) for name in watched]
 
     async def close(self) -> None:
         """Stops watching the files."""
@@ -141,7 +143,7 @@ class CustomScorer:
             await asyncio.wait(self._watching)
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
-        return await self._pool.judge_custom(truth.verifier, CustomArguments(truth, prompt, completion).values)
+        return await self._pool.judge_custom(truth.verifier, custom_arguments(truth, prompt, completion))
 
     async def label_problem(self, truth: GroundTruth) -> str:
         return ""  # Only the verifier's author knows which labels it accepts.
@@ -186,30 +188,20 @@ class CustomScorer:
         self._pool.use(verifier)
 
 
-class CustomArguments:
-    """The values of all arguments for one completion."""
-
-    def __init__(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> None:
-        """Raises `InvalidArgument` for a malformed completion."""
-        self._token_ids = int32_from_wire(completion.token_ids, "completion.token_ids")
-        self._prompt = prompt
-        self._values = {
-            "completion": completion.text,
-            "label": truth.label,
-            "finish_reason": finish_reason_from_wire(completion.finish_reason).value,
-            "prompt_id": prompt.prompt_id,
-        }
-
-    def values(self, names: Collection[str]) -> dict[str, Any]:
-        """Returns the values of some names of `loading.NAMES`, in the form for another process."""
-        return {name: self._value(name) for name in names}
-
-    def _value(self, name: str) -> Any:
-        match name:
-            case "prompt":
-                return self._prompt.question
-            case "messages":
-                return list(map(for_template, self._prompt.messages))
-            case "token_ids":
-                return self._token_ids.tolist()
-        return self._values[name]
+def custom_arguments(
+    truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion
+) -> Callable[[Collection[str]], dict[str, Any]]:
+    """Returns a function from names of `loading.NAMES` to their values for one completion, in the form for another
+    process. Raises `InvalidArgument` for a malformed completion."""
+    ids = int32_from_wire(completion.token_ids, "completion.token_ids")
+    finish_reason = finish_reason_from_wire(completion.finish_reason).value
+    values: dict[str, Callable[[], Any]] = {
+        "completion": lambda: completion.text,
+        "label": lambda: truth.label,
+        "prompt": lambda: prompt.question,
+        "messages": lambda: list(map(for_template, prompt.messages)),
+        "token_ids": ids.tolist,
+        "finish_reason": lambda: finish_reason,
+        "prompt_id": lambda: prompt.prompt_id,
+    }
+    return lambda names: {name: values[name]() for name in names}

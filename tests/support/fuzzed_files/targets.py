@@ -289,7 +289,8 @@ _VERIFIERS = (
 
 
 def _custom(data: bytes, folder: Path) -> None:
-    from services.reward.custom.code import Unusable, read_code
+    from services.reward.custom.code import Unusable
+    from services.reward.custom.custom_verifiers import read_code
     from shoal.config.tables.custom_verifiers import CustomVerifierConfig
 
     path = folder / "score.py"

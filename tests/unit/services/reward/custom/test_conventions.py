@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.reward.custom.code import Code, Unusable, read_code
+from services.reward.custom.code import Code, Unusable
+from services.reward.custom.custom_verifiers import read_code
 from services.reward.custom.loading import LoadedVerifiers, load
 from services.reward.pool.worker import judge_custom
 from shoal.config.tables.custom_verifiers import CustomVerifierConfig

@@ -8,7 +8,8 @@ import pytest
 
 from services.reward.common.verdict import Broken
 from services.reward.custom import loading
-from services.reward.custom.code import Code, Unusable, read_code
+from services.reward.custom.code import Code, Unusable
+from services.reward.custom.custom_verifiers import read_code
 from services.reward.custom.loading import LoadedVerifiers, _number, load
 from services.reward.pool.worker import judge_custom
 from shoal.config.tables.custom_verifiers import CustomVerifierConfig

@@ -17,7 +17,7 @@ import pytest
 
 from services.reward.common.verdict import Unscorable, Verdict
 from services.reward.common.verifier import Verifier
-from services.reward.custom.code import read_code
+from services.reward.custom.custom_verifiers import read_code
 from services.reward.pool.worker import judge
 from services.reward.process.frames import encode_frame, read_frame
 from services.reward.verifiers.registry import VERIFIERS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.custom.code import read_code
+from services.reward.custom.custom_verifiers import read_code
 from services.reward.custom.loading import load
 from shoal.translate import Translation, translate_arguments
 from tests.support.translations import parsed, translate_file
