@@ -1,8 +1,7 @@
 """The code and keys that runs may use on this reward service.
 
-The operator of the service decides on this, not the configuration of a run. A run names code to load and keys to send.
-Without these lists, anyone who may start a run could load any file and function on the service's machine, and send any
-variable of its environment to their own server.
+The service's operator decides on these lists, not the configuration of a run. Without them, anyone who may start a run
+could load any file and function on the service's machine, and send any variable of its environment to their own server.
 """
 
 import argparse
@@ -22,10 +21,12 @@ from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
-_FOLDER, _PACKAGE, _KEY = "--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key"
-_SERVER, _INTERPRETER = "--allow-reward-server", "--allow-interpreter"
-_PROGRAM, _VARIABLE = "--allow-program", "--allow-variable"
-_REMOTE_CODE = "--allow-remote-code"
+_OPTIONS = (
+    *("--allow-verifier-folder", "--allow-verifier-package", "--allow-api-key", "--allow-reward-server"),
+    *("--allow-interpreter", "--allow-program", "--allow-variable", "--allow-remote-code"),
+)
+"""The options, in the order of the fields of `Allowed`."""
+_FOLDER, _PACKAGE, _KEY, _SERVER, _INTERPRETER, _PROGRAM, _VARIABLE, _REMOTE_CODE = _OPTIONS
 
 
 @dataclass(frozen=True)
@@ -219,16 +220,7 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
 
 def allowed_by(namespace: argparse.Namespace) -> Allowed:
     """Returns the parsed options."""
-    return Allowed(
-        tuple(namespace.allow_verifier_folder),
-        tuple(namespace.allow_verifier_package),
-        tuple(namespace.allow_api_key),
-        tuple(namespace.allow_reward_server),
-        tuple(namespace.allow_interpreter),
-        tuple(namespace.allow_program),
-        tuple(namespace.allow_variable),
-        tuple(namespace.allow_remote_code),
-    )
+    return Allowed(*(tuple(getattr(namespace, option.lstrip("-").replace("-", "_"))) for option in _OPTIONS))
 
 
 def _command(text: str) -> tuple[str, ...]:
