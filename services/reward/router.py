@@ -1,7 +1,4 @@
-"""The scorers of one configuration, and the choice of the scorer for a verifier's name.
-
-The service and `offline` use the same router.
-"""
+"""The scorers of one configuration, for the service and for `offline`."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -29,11 +26,8 @@ class Router:
     def __init__(
         self, config: RewardConfig, *, packages: Sequence[str] = (), token_servers: Collection[str] = ()
     ) -> None:
-        """Starts nothing: the router can describe verifiers, and score after `start`.
-
-        Functions of `packages` may be verifiers (of any package, if it is empty). `token_servers` has the addresses
-        that get this process's token.
-        """
+        """Starts nothing. Functions of `packages` may be verifiers; of any package, if it is empty. `token_servers` has
+        the addresses that get this process's token."""
         self.pool = VerifierPool(
             num_processes=config.num_processes,
             timeout_s=config.timeout_s,
@@ -62,8 +56,8 @@ class Router:
         return self._judge.counts
 
     async def find(self, server_patience_s: float = SERVER_PATIENCE_S) -> None:
-        """Finds the verifiers that do not come with Shoal, so that they can be described: loads custom verifiers, and
-        lists the verifiers of other servers. Raises a `ShoalError` that names the unusable table."""
+        """Finds the verifiers that do not come with Shoal: loads custom verifiers, and lists the verifiers of other
+        servers. Raises a `ShoalError` that names the unusable table."""
         await self._custom.find()
         taken = {name: f"reward.custom.{name}" for name in self._custom.names}
         await self._servers.find(taken, server_patience_s)
@@ -79,7 +73,6 @@ class Router:
             await scorer.start()
 
     async def close(self) -> None:
-        """Ends everything that was started."""
         for scorer in reversed(self._scorers):
             await scorer.close()
 

@@ -67,7 +67,6 @@ class RewardService(RewardServiceServicer):
         self._mean_duration_s = 0.01
 
     def status(self) -> worker_pb2.WorkerStatus:
-        """Returns state and load, counted in completions."""
         num_running = min(self._num_open, self._router.pool.num_running)
         load = worker_pb2.WorkerLoad(
             num_running=num_running, num_waiting=self._num_open - num_running, capacity=self._config.num_processes
@@ -88,7 +87,6 @@ class RewardService(RewardServiceServicer):
             self.environments.give_up()
 
     async def close(self) -> None:
-        """Ends all scorers."""
         await self._lifecycle.close()
         await self._router.close()
         await self.environments.close()
@@ -304,11 +302,8 @@ def _measure(part: VerifierScore) -> None:
 
 def _output(completion: rollout_pb2.Completion, *, with_tokens: bool) -> Output:
     """Reads the parts of a completion that its reward depends on. Raises `InvalidArgument`."""
-    output = Output(
-        completion.text,
-        finish_reason_from_wire(completion.finish_reason),
-        token_ids(completion) if with_tokens else (),
-    )
+    finish_reason = finish_reason_from_wire(completion.finish_reason)
+    output = Output(completion.text, finish_reason, token_ids(completion) if with_tokens else ())
     if not completion.HasField("episode"):
         return output
     episode = completion.episode

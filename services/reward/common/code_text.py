@@ -27,20 +27,21 @@ _MAX_MISSES = 8
 def program_text(completion: str, *, any_tag: bool = False) -> str:
     """Returns the last block between triple backticks, or the whole text if there is none; empty if it is cut off.
 
-    Backticks in strings and comments of the program do not end it. Drops the tag "python" right after the opening
-    backticks. Any other tag, or a tag after a space, stays in the program and breaks it, as in open-instruct; `any_tag`
-    drops any single word on the opening line.
+    Backticks in the program's strings and comments do not end it. Drops the tag "python" right after the opening
+    backticks. Any other tag, or a tag after a space, stays and breaks the program, as in open-instruct; `any_tag` drops
+    any single word on the opening line.
     """
     if "```" not in completion or _is_python(completion):
         return completion.strip()
     block = _last_block(completion)
-    text = block.text if block is not None else _last_span(completion)
-    if text is None:
+    # A text without blocks may have spans, as in ```f = abs```.
+    texts = [block.text] if block else _SPAN.findall(completion)
+    if not texts:
         return completion.strip()
-    first_line, newline, rest = text.partition("\n")
+    first_line, newline, rest = texts[-1].partition("\n")
     if any_tag and newline and _WORD.match(first_line.strip()):
         return rest.strip()
-    return text.removeprefix(_PYTHON_TAG).strip()
+    return texts[-1].removeprefix(_PYTHON_TAG).strip()
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,6 @@ def _is_python(text: str) -> bool:
     return not any(
         match["ticks"] or match["cut"] is not None or match["cut_too"] is not None for match in _PYTHON.finditer(text)
     )
-
-
-def _last_span(text: str) -> str | None:
-    """Returns the text between the last two backticks of a text without blocks, as in ```f = abs```."""
-    spans = _SPAN.findall(text)
-    return spans[-1] if spans else None
 
 
 def _last_block(text: str) -> _Block | None:

@@ -1,4 +1,4 @@
-"""The departure of a reward service that was told to end. It hands streams back and finishes current completions."""
+"""The departure of a reward service that was told to end: it hands streams back and finishes current completions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection

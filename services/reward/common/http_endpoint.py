@@ -1,10 +1,7 @@
 """JSON requests over HTTP, with retries, deadlines and errors that name the setting to change.
 
-The judge, the reward model and tools share it. The `openai` client would not save code. It does not know /classify,
-does not limit the time of all attempts or the size of a reply, follows redirects (with the key), does not retry a 200
-whose body is not an answer, and its errors name no setting. Most of this file would stay, next to a package of 19 MB.
-`tenacity` would replace ten lines of the loop in `ask`, and would need as many for the pause that the server asks for,
-the limit of all attempts, and the message.
+The `openai` client would not save code: it does not know /classify, does not limit the time of all attempts or the size
+of a reply, follows redirects (with the key), does not retry a 200 without an answer, and its errors name no setting.
 """
 
 import asyncio
@@ -23,8 +20,7 @@ from services.reward.common.verdict import Unscorable
 from shoal.config.tables.endpoint import EndpointConfig
 from shoal.errors import InvalidArgument
 
-# The server is busy or too slow, and the same request may succeed later. So it may after any server error (500 and
-# above).
+# The same request may succeed later, as after any server error (500 and above).
 _TRANSIENT = frozenset({408, 409, 425, 429})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _MAX_REPLY_BYTES = 4 << 20
@@ -82,8 +78,9 @@ class HttpEndpoint:
         self._config = config
         self._section, self._server, self._expected = section, server, expected
         self._key = self._key_of_environment()
-        self.key_headers = self._key_headers(key_header)
-        """The header that carries the key; empty without one."""
+        value = f"Bearer {self._key}" if key_header == "Authorization" else self._key
+        self.key_headers = {key_header: value} if self._key else {}
+        """The header that carries the key; empty without a key."""
         # Use no proxies or credentials of the environment: the configuration decides where requests go.
         self._client = httpx2.AsyncClient(
             # Accept no compression: a small reply could fill the memory.
@@ -113,13 +110,7 @@ class HttpEndpoint:
             )
         return key
 
-    def _key_headers(self, name: str) -> dict[str, str]:
-        if not self._key:
-            return {}
-        return {name: f"Bearer {self._key}" if name == "Authorization" else self._key}
-
     async def close(self) -> None:
-        """Closes the connections."""
         await self._client.aclose()
 
     async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
@@ -202,8 +193,8 @@ class HttpEndpoint:
     def _cure_of_key(self) -> str:
         name = self._config.api_key_env
         if name:
-            key = f"the key in {name} ({self._section}.api_key_env)"
-            return f"the server refuses {key}: start the service with another key"
+            cure = "start the service with another key"
+            return f"the server refuses the key in {name} ({self._section}.api_key_env): {cure}"
         return f"the server requires a key: set {self._section}.api_key_env to the environment variable that has it"
 
     def _read(self, content: bytes, read: Callable[[Any], T]) -> T:

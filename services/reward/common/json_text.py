@@ -26,10 +26,8 @@ class NumberTooLarge(Exception):
 
 
 def json_part(answer: str) -> str:
-    """Returns the JSON of an answer: the whole answer if it is JSON, else its last fenced block, else the whole answer.
-
-    A fence inside a string of the JSON does not end a block.
-    """
+    """Returns the JSON of an answer: its last fenced block if the whole is not JSON and has a block, else the whole. A
+    fence inside a string of the JSON does not end a block."""
     text = answer.strip().removeprefix(_BYTE_ORDER_MARK).lstrip()
     if _value_end(text, 0) == len(text):
         return text
@@ -40,9 +38,9 @@ def json_part(answer: str) -> str:
 def exact_json(text: str, **hooks: Any) -> Any:
     """Returns the values of JSON. A number becomes an `int` or a `Decimal`, exactly as it is written; 3.0 becomes 3.
 
-    The last of several equal keys counts, unless `hooks`, those of `json.loads`, say otherwise. Raises `ValueError` for
-    text that is not JSON, including NaN and Infinity, `RecursionError` for deep nesting, and `NumberTooLarge` for JSON
-    that contains such a number, but not for such a number alone.
+    Of equal keys the last counts, unless the `hooks` of `json.loads` say otherwise. Raises `ValueError` for text that
+    is not JSON, including NaN and Infinity, `RecursionError` for deep nesting, and `NumberTooLarge` for JSON that
+    contains such a number, but is not only this number.
     """
     too_large: list[str] = []
 

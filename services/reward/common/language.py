@@ -1,7 +1,5 @@
 """Language detection by langdetect (github.com/Mimino666/langdetect): 55 languages, by trigrams."""
 
-# langdetect samples trigrams at random. With a fixed seed a text always gets the same answer.
-_SEED = 0
 # langdetect removes web and mail addresses, then reads 10,000 characters.
 _CHARACTERS_READ = 100_000
 
@@ -10,7 +8,7 @@ def load() -> None:
     """Reads the trigram tables; takes a second."""
     from langdetect import DetectorFactory, detector_factory
 
-    DetectorFactory.seed = _SEED
+    DetectorFactory.seed = 0  # langdetect samples trigrams at random.
     detector_factory.init_factory()
 
 

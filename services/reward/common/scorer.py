@@ -32,38 +32,30 @@ class Scorer(Protocol):
     @property
     def names(self) -> Collection[str]:
         """Names of the scorer's verifiers. No two scorers share a name."""
-        ...
 
     def unavailable(self, name: str) -> str:
         """Returns why a verifier cannot be used, and how to change that; empty if it can."""
-        ...
 
     async def start(self) -> None:
         """Prepares the scorer. Raises a `ShoalError`, whose message names the unusable part."""
-        ...
 
     async def close(self) -> None:
         """Releases all resources of the scorer. Open completions are FAILED."""
-        ...
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         """Scores one completion by the verifier of `truth`. Never raises, except when canceled: an error is an
         outcome."""
-        ...
 
     async def label_problem(self, truth: GroundTruth) -> str:
         """Returns why a label is unusable; empty if it is usable, or if nothing is known about it."""
-        ...
 
     async def describe(self) -> Sequence[ListedVerifier]:
         """Describes all verifiers of the scorer."""
-        ...
 
 
 def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
-    """Returns the completion's text, after the begin mark of a thought that the prompt has opened; of an episode, the
-    thought that the last turn begins in. Without the mark, a text that never ends the thought would not look like a
-    thought."""
+    """Returns the completion's text after the begin mark of a thought that the prompt, or an episode's last turn, has
+    opened. Without the mark, a text that never ends the thought would not look like a thought."""
     if completion.HasField("episode"):
         turns = completion.episode.turns
         return (turns[-1].opened_thought if turns else "") + completion.text
@@ -71,8 +63,7 @@ def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
 
 
 def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
-    """Returns the completion's tokens; for an episode, the tokens of the policy. Raises `InvalidArgument` for malformed
-    bytes."""
+    """Returns the completion's tokens; for an episode, the policy's tokens. Raises `InvalidArgument`."""
     ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
     if completion.HasField("episode"):
         return [token for turn in completion.episode.turns for token in ids[turn.start : turn.end]]

@@ -17,22 +17,22 @@ class Verifier:
     """A verifier. Its name is the name of the module that declares it as `VERIFIER`."""
 
     verify: Callable[..., Verdict]
-    """Text and label -> verdict. Raises `Unscorable`; any other exception means that the verifier broke. Takes
-    `options` as a third argument. `reads` decides which text and which keyword it gets."""
+    """Text, label, and options if there are any -> verdict. Raises `Unscorable`; any other exception means that the
+    verifier broke. `reads` decides which text and which keyword it gets."""
     values: str
     """Range of the value, for people: "1 or 0"."""
     best: Literal["correct", "measure", "zero"] = "correct"
-    """The meaning of its best value. "correct": the value is 1 and means a correct completion, whose answer is right,
-    or in the form that the task demands. "measure": the value is 1 and measures length or style, not correctness.
-    "zero": the value is 0. If options decide whether 1 is reached, their table has the property `reaches_1`."""
+    """The meaning of its best value. "correct": it is 1 and means a right answer, or the form that the task demands.
+    "measure": it is 1 and measures length or style. "zero": it is 0. If options decide whether 1 is reached, their
+    table has the property `reaches_1`."""
     can_stop: bool = True
     """Whether judging may be stopped anywhere and begun anew later. False if that would leave processes behind."""
     options: type[Section] | None = None
     """The table `reward.verifiers.<name>`. tools/verifier_docs.py copies its source into
     shoal/config/tables/verifiers.py, so it may use nothing but `Section`, `Field` and `Literal`."""
     reads: Literal["answer", "completion", "num_tokens", "token_ids"] = "answer"
-    """The input of `verify`. `answer`: the completion's text outside of thoughts. The others: the whole text, to judge
-    form or length rather than the answer. `num_tokens` and `token_ids` are also passed as keywords."""
+    """The input of `verify`. `answer`: the completion's text outside of thoughts. Others: the whole text, to judge form
+    or length. `num_tokens` and `token_ids` are also passed as keywords."""
     load: Callable[[], None] = lambda: None
     """Imports what `verify` needs. Called once in each process, outside any deadline of a completion."""
     package: str = ""
@@ -40,11 +40,11 @@ class Verifier:
     extra: str = "reward"
     """The extra of Shoal that installs `package`."""
     same_answers: str = ""
-    """The rule by which two answers count as the same in a vote (maj@k), for people. Empty if answers cannot be
-    compared with each other, only judged; then no verdict has an `answer`."""
+    """The rule by which two answers count as the same in a vote (maj@k), for people. Empty if answers are not compared
+    with each other; then no verdict has an `answer`."""
     unavailable: Callable[[], str] = lambda: ""
-    """Returns why the verifier cannot judge on this machine, or an empty text. May take a second. Completions that
-    still come to it are FAILED with this reason."""
+    """Returns why the verifier cannot judge on this machine; empty if it can. May take a second. Completions that still
+    come are FAILED with this reason."""
 
     @property
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""Calling conventions of custom verifiers, which adapt functions of other trainers."""
+"""Adapts reward functions that are written for other trainers."""
 
 import inspect
 import json
@@ -13,16 +13,14 @@ from services.reward.custom.code import Code, Unusable
 _VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 """Parameters of verl's reward functions. All are passed by name."""
 _TRL = ("prompts", "completions", "completion_ids", "log_metric", "log_extra")
-"""Parameters that TRL passes to reward functions in addition to the columns of the data, and that exist here."""
+"""Parameters that TRL passes to reward functions, besides the columns of the data, and that exist here."""
 _OF_TRAINER = ("trainer_state", "environments")
 """Other parameters that TRL passes: objects of its trainer."""
 
 
 def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
-    """Returns a function of Shoal's arguments that calls `function` by the convention of its code.
-
-    Raises `Unusable` if the function cannot be called by that convention.
-    """
+    """Returns a function of Shoal's arguments that calls `function` by the convention of its code. Raises `Unusable` if
+    the function cannot be called so."""
     arguments = json.loads(code.arguments)
     if code.convention == "verl":
         _check_takes(function, code, (*_VERL, *arguments))
@@ -48,10 +46,7 @@ def _check_takes(function: Callable[..., Any], code: Code, names: Any, *, partly
 
 def _of_verl(function: Callable[..., Any], key: str) -> Callable[..., Any]:
     """Returns a verifier that calls a reward function of verl; `key` is the score's entry in a result's table.
-
-    `extra_info` equals that of verl's reward managers for one turn: the row's own, the number of turns, and no scores
-    of a rollout.
-    """
+    `extra_info` is the row's own, with what verl's reward managers add for one turn."""
 
     def verifier(completion: str, label: Any) -> Any:
         if not isinstance(label, Mapping) or "ground_truth" not in label:
@@ -90,20 +85,17 @@ def _score(result: Any, key: str) -> Any:
 def _of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     """Returns a verifier that calls a reward function of TRL's GRPOTrainer with lists of one completion.
 
-    In the convention "trl" prompts and completions are lists of messages, as for conversational data; in "trl_text"
-    they are texts. Raises `Unusable` for a function that needs an object of TRL's trainer.
+    In the convention "trl" prompts and completions are lists of messages, in "trl_text" texts. Raises `Unusable` for a
+    function that needs an object of TRL's trainer.
     """
     required, optional, takes = _parameters_of_trl(function, code)
     needed = [name for name in required if name not in _TRL]
 
     def verifier(completion: str, label: Any, prompt: str, messages: list[Any], token_ids: list[int]) -> Any:
         is_text = code.convention == "trl_text"
+        columns = _columns(label, needed).items()
         given: dict[str, Any] = {
-            **{
-                name: column
-                for name, column in _columns(label, needed).items()
-                if column != [None] or name not in optional
-            },
+            **{name: column for name, column in columns if column != [None] or name not in optional},
             "prompts": [prompt if is_text else messages or [{"role": "user", "content": prompt}]],
             "completions": [completion if is_text else [{"role": "assistant", "content": completion}]],
             "completion_ids": [token_ids],
@@ -112,10 +104,10 @@ def _of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
         }
         if lacking := [name for name in needed if name not in given]:
             has = ", ".join(map(str, label)) if isinstance(label, Mapping) else "no columns"
-            columns = ", ".join(f'{name} = "COLUMN"' for name in needed)
+            cure = ", ".join(f'{name} = "COLUMN"' for name in needed)
             raise Broken(
                 f"{code.function} needs {', '.join(lacking)}, and the label has {has}: give the source label_columns = "
-                f"{{ {columns} }}"
+                f"{{ {cure} }}"
             )
         result = function(**{name: value for name, value in given.items() if takes is None or name in takes})
         return _after(result, lambda value: _only(value, code.function))
@@ -124,8 +116,8 @@ def _of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
 
 
 def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[str], list[str], Collection[str] | None]:
-    """Returns the parameters without and with a default, and all possible parameters (None if any name is possible).
-    Raises `Unusable`."""
+    """Returns the parameters without and with a default, and all possible ones (None if any name is). Raises
+    `Unusable`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -147,8 +139,7 @@ def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[s
 
 
 def _columns(label: Any, needed: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the columns of a label, each a list of one value. A label that is not a table is the only column that the
-    function needs."""
+    """Returns the columns of a label, each a list of one value. A label that is no table is the only needed column."""
     if isinstance(label, Mapping):
         return {str(name): [value] for name, value in whole(label).items()}
     return {needed[0]: [whole(label)]} if len(needed) == 1 else {}
@@ -166,6 +157,6 @@ def _only(result: Any, function: str) -> Any:
     except TypeError:  # It is not a list.
         rewards = None
     if rewards is None or len(rewards) != 1:
-        what = f"{type(result).__name__}" if rewards is None else f"{len(rewards)} rewards"
+        what = type(result).__name__ if rewards is None else f"{len(rewards)} rewards"
         raise Broken(f"{function} returned {what} for a list of one completion: a list with one reward is expected")
     return rewards[0]

@@ -1,8 +1,5 @@
-"""The part of a script that one of its functions needs.
-
-A reward function is often in the script that trains with it. Importing the script would start that training, or fail
-because its trainer is missing.
-"""
+"""The part of a script that one of its functions needs. Importing the script whole would start its training, or fail
+because its trainer is missing."""
 
 import __future__
 
@@ -33,9 +30,9 @@ class _Statement:
 def excerpt(source: str, function: str, path: str) -> str:
     """Returns a script with empty lines instead of the statements that one of its functions does not need.
 
-    Kept are the function, statements that set or change a module's name that kept statements read, imports from
-    `__future__`, and changes of `sys.path`. Lines keep their numbers. Raises `SyntaxError`, even for source that no
-    parser takes, and `LookupError` if no statement sets the function's name; its message names the existing functions.
+    Keeps the function, statements that set or change a name that kept statements read, imports from `__future__`, and
+    changes of `sys.path`. Raises `SyntaxError`, and `LookupError`, with the names of all functions, if no statement
+    sets the function's name.
     """
     tree = ast.parse(source, path)
     futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
@@ -58,7 +55,6 @@ def excerpt(source: str, function: str, path: str) -> str:
 
 
 def _is_main(node: ast.stmt) -> bool:
-    """Returns whether a statement is `if __name__ == "__main__"`."""
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 

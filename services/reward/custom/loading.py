@@ -1,4 +1,4 @@
-"""Custom verifiers in the process that calls them: load, call, report errors."""
+"""Loads and calls custom verifiers, in a process that can be killed."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ from services.reward.process.limits import MEMORY_LIMIT_BYTES
 from services.reward.process.source import error_line, import_source
 
 NAMES = ("completion", "label", "prompt", "messages", "token_ids", "finish_reason", "prompt_id")
-"""Parameters that a function may have, in any order. It is called with the parameters that it has."""
+"""Parameters that a function may have. It is called with the parameters that it has, by name."""
 _MAX_RESIDENT_BYTES = MEMORY_LIMIT_BYTES // 2
 
 
@@ -54,7 +54,7 @@ class LoadedVerifier:
 
 
 class LoadedVerifiers:
-    """The custom verifiers of one process. Loads each function before its first call."""
+    """The custom verifiers of one process."""
 
     def __init__(self) -> None:
         self._codes: dict[str, Code] = {}

@@ -1,8 +1,5 @@
-"""`python -m services.reward.custom.probe PARENT_PID`: loads a custom verifier in a separate process.
-
-Importing runs the code, which may hang, crash or take all memory. That must not happen to a process that scores. Reads
-a `Code` as JSON from stdin, and writes one JSON object to stdout.
-"""
+"""`python -m services.reward.custom.probe PARENT_PID`: loads a custom verifier in a process of its own, since its code
+may hang, crash or take all memory. Reads a `Code` as JSON from stdin, and writes one JSON object to stdout."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
-"""The labels that a language model judges, and the question of each label. The wording is Shoal's own.
-
-A label of `rubric` has several weighted criteria, each of which is a question.
-"""
+"""The labels that a language model judges, and their questions, in Shoal's own words. A label of `rubric` has several
+weighted criteria, each of which is a question."""
 
 import json
 import math
@@ -30,10 +28,10 @@ class JudgedLabel:
         values = {"question": question, "answer": answer}
         if self.label_is == "reference":
             values["reference"] = _joined(label)
+        elif self.label_is == "rubric" and isinstance(label, Mapping):
+            values["rubric"] = json.dumps(label, ensure_ascii=False, indent=1)
         elif self.label_is == "rubric":
-            values["rubric"] = (
-                json.dumps(label, ensure_ascii=False, indent=1) if isinstance(label, Mapping) else _joined(label)
-            )
+            values["rubric"] = _joined(label)
         elif self.label_is == "either":
             if isinstance(label, Mapping):
                 values |= _from_object(label)

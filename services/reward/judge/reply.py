@@ -41,8 +41,8 @@ def read_reply(answer: Any) -> Reply:
 def read_grade(reply: str, lowest: float, highest: float) -> tuple[float, str]:
     """Reads score and reasoning of a reply: one JSON object with a number SCORE from `lowest` to `highest`.
 
-    Thoughts and one code fence around the object are allowed, but no other text. Raises `Unscorable` for everything
-    else, since a guessed grade would be a reward that no judge gave.
+    Allows thoughts and one code fence around the object. Raises `Unscorable` for everything else, since a guessed grade
+    would be a reward that no judge gave.
     """
     text = reply.strip()
     try:

@@ -12,7 +12,7 @@ from shoal.v1 import rollout_pb2
 
 
 class JudgeScorer:
-    """The scorer of `rubric` and the labels of `labels.py`, which are listed but unusable without `reward.judge`."""
+    """The scorer of `rubric` and the labels of `labels.py`. Without `reward.judge` they are listed, but unusable."""
 
     NAMES = (*JUDGED_LABELS, "rubric")
 

@@ -18,10 +18,9 @@ SCORE is a number from LOWEST to HIGHEST, both included; LOWEST is the worst."""
 
 @dataclass(frozen=True)
 class Template:
-    """A question with placeholders."""
+    """A question with placeholders such as {answer}."""
 
     text: str
-    """Text with placeholders such as {answer}."""
     lowest: float = 0.0
     """The score with the value 0."""
     highest: float = 10.0
@@ -32,14 +31,11 @@ class Template:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Names of the template's placeholders."""
         return frozenset(found[1] for found in PLACEHOLDER.finditer(self.text))
 
     def messages(self, values: Mapping[str, str]) -> list[dict[str, str]]:
         """Returns the conversation to send. Text in a value is never read as a placeholder or as the end of the value.
-
-        Raises `Unscorable` if a value is missing or blank; an empty answer is accepted.
-        """
+        Raises `Unscorable` if a value is missing or blank; an empty answer is accepted."""
         for name in sorted(self.placeholders):
             if name != "answer" and not values.get(name, "").strip():
                 raise Unscorable(f"the judge's template needs a {name}, and the data have none")
