@@ -221,7 +221,6 @@ def _measured(run: Run, name: str, step: int, killed_s: float, startup_s: float,
 
 
 def _startup_s(run: Run) -> float:
-    """Returns the time from the start of `shoal train` until the first attempt trained."""
     return min(_time_s(event) for event in run.events() if event.message.startswith("training from step")) - run.began_s
 
 

@@ -153,8 +153,7 @@ class Completion:
     support: Support | None = None
     """The supports; None if each token was drawn from the whole vocabulary, or if supports were not requested."""
     episode: "Episode | None" = None
-    """The course of the episode, if the completion has several turns. The tokens of the environment have a
-    log-probability of NaN and do not count in the loss."""
+    """The course of an episode of several turns. Tokens of the environment have NaN log-probabilities and no loss."""
 
     @property
     def num_tokens(self) -> int:

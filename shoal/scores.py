@@ -62,8 +62,8 @@ class Score:
     outcome: ScoreOutcome
     """The outcome: SCORED only if every verifier scored, otherwise the worst outcome of the verifiers."""
     reward: float
-    """The reward that the table `reward` of the configuration defines; by default the weighted sum of the verifiers'
-    values. Meaningful only when SCORED."""
+    """The reward of the table `reward`, by default the weighted sum of the verifiers' values. Meaningful when
+    SCORED."""
     verifier_scores: tuple[VerifierScore, ...] = ()
     parts: tuple[RewardPart, ...] = ()
     """The summands of the reward."""

@@ -1,7 +1,6 @@
 """Texts of models and verifiers, with every character visible.
 
-Shows the characters that a terminal or HTML would execute or hide: control characters, changes of the direction of
-writing, and characters without a shape.
+Shows what a terminal or HTML would execute or hide: control characters, directions, characters without a shape.
 """
 
 import re

@@ -94,7 +94,6 @@ def main() -> None:
 
 @cache
 def _own_schemas() -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the schemas of deploy/k8s/schemas by API version and kind."""
     schemas = [json.loads(path.read_text()) for path in (K8S / "schemas").glob("*.json")]
     return {
         (schema["properties"]["apiVersion"]["const"], schema["properties"]["kind"]["const"]): schema

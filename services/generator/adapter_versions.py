@@ -39,8 +39,7 @@ class Adapter:
     def request(self) -> "LoRARequest":
         """The adapter in the form that a request to vLLM needs.
 
-        Requests with equal adapter names and paths share the key-value cache of a prompt. The name is unique, so a
-        version never reads the cache of another version.
+        Requests with equal adapter names and paths share the cache of a prompt. The name is unique to a version.
         """
         from vllm.lora.request import LoRARequest
 

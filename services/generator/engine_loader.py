@@ -177,7 +177,6 @@ class EngineLoader:
 
 
 def _engine_part(config: RunConfig) -> tuple[object, ...]:
-    """Returns the part of a configuration that determines the engine."""
     supports = config.sampling.top_k, fits_masks(config)
     adapter = (adapter_config(config), num_slots(config)) if config.generator.lora == "adapter" else None
     threads = config.run.deterministic, config.run.num_threads

@@ -63,7 +63,6 @@ def expected_adapter(folder: Path, lora: LoraConfig, *, trust_remote_code: bool 
 
 
 def _empty_model(folder: Path, *, trust_remote_code: bool) -> Any:
-    """Returns a model without memory for its weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -238,7 +238,6 @@ def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
 
 
 def _token_ids(data: bytes, field: str, running: Running) -> Int32Array:
-    """Reads tokens, and checks that the vocabulary contains the tokens."""
     token_ids = int32_from_wire(data, field)
     _check_vocabulary(token_ids, field, running)
     return token_ids

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CPU_BLOCK_TOKENS = 32
-"""Tokens of a key-value block on CPU. vLLM's default, 128 tokens, is longer than many prompts, and the completions of a
-group would not share the cache of a shorter prompt."""
+"""Tokens of a key-value block on CPU. vLLM's 128 are more than many prompts, whose cache a group could not share."""
 
 _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
 """Kinds of models with a router's bias and one group of experts. vLLM does not support such models on CPU. vLLM ignores
@@ -219,8 +218,7 @@ def _engine_arguments(
         "enable_chunked_prefill": False,
     }
     if num_workers == 1:
-        # Use the class name. vLLM replaces the short name by an executor in an extra process, with as many threads as
-        # the cores to which vLLM binds it.
+        # Use the class name. vLLM replaces the short name by an executor in another process, with a thread per core.
         cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
     gpu: dict[str, Any] = {
         "gpu_memory_utilization": generator.gpu_memory_utilization,

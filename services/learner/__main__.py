@@ -61,8 +61,7 @@ def main() -> int:
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         if "TORCHELASTIC_RUN_ID" in os.environ:
-            # A rank that outlives its torchrun would keep its place in the group, and the machine's next torchrun could
-            # not join.
+            # A rank that outlives its torchrun would keep its place, and the machine's next torchrun could not join.
             die_with_parent()
         return _lead(arguments, None, reexec, options.grace_s) if os.environ["RANK"] == "0" else _follow(arguments)
     limit_threads(num_ranks or 1)
@@ -81,7 +80,6 @@ def _reexec() -> Reexec | None:
 
 
 def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexec | None, grace_s: float) -> int:
-    """Serves as rank 0."""
     from services.learner.commands import LearnerCommands
     from services.learner.ranks.process_group import ProcessGroup
     from services.learner.service import LearnerService
@@ -131,15 +129,13 @@ def _lead(arguments: WorkerArguments, followers: Followers | None, reexec: Reexe
 
 
 def _follow(arguments: WorkerArguments) -> int:
-    """Runs as a rank other than rank 0, which follows rank 0."""
     from shoal.telemetry import setup as telemetry
 
     if arguments.parent_pid is not None:
         die_with_parent(parent_pid=arguments.parent_pid)
     # A signal may reach all ranks. Rank 0 handles it; the others leave when it tells them to, or when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Block SIGTERM in all threads. One thread waits for it, because Python runs no handler while a rank is in a
-    # collective.
+    # Block SIGTERM in all threads but one, which waits for it: in a collective Python runs no handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
     from services.learner.commands import LearnerCommands, follow

@@ -216,13 +216,11 @@ class Learner:
         return self.reference is not None and self.config.kl.place == "loss"
 
     def _adapt_kl(self, record: StepRecord) -> None:
-        """Adapts the coefficient of a KL in the loss, so that the KL moves to its target."""
         if self._measures_kl:
             mean = record.applied.kl_of_completions
             self.kl_coef = adapted_coef(self.config.kl, self.kl_coef, mean, record.num_completions)
 
     def _update_reference(self) -> None:
-        """Updates the reference after every `kl.reference_update_steps` applied train steps."""
         kl = self.config.kl
         if (
             isinstance(self.reference, ReferenceModel)

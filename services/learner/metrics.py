@@ -1,7 +1,6 @@
 """Metrics of a train step. docs/metrics.md has the table.
 
-Each rank keeps sums over its tokens, and the sums are added over the ranks. So every mean is over the tokens of the
-whole batch, for every distribution of the tokens over ranks.
+Each rank keeps sums over its tokens, which are added over the ranks: every mean is over the whole batch.
 """
 
 from collections.abc import Sequence
@@ -66,8 +65,7 @@ class TokenSums:
             columns |= {
                 "kl": row.kl_C,
                 "kl_of_completion": row.kl_C / completions.spread(completions.num_tokens()),
-                # The token's share of its completion. The sum is the number of completions with a token left in the
-                # loss.
+                # The share of the completion; the sum counts the completions with a token left in the loss.
                 "completion": 1 / completions.spread(completions.num_tokens()).double(),
                 "kl1": distance_C,
                 "kl2": distance_C.square() / 2,

@@ -96,8 +96,7 @@ class TorchThread:
     def close(self, timeout_s: float, *, restarts: bool = False) -> bool:
         """Lets the ranks leave after the commands that run or wait. Returns whether the ranks left in time.
 
-        If the launcher restarts the learner, the other ranks also restart. Each other machine has its own torchrun,
-        which restarts only ranks that failed.
+        If the launcher restarts the learner, the other ranks restart too: a torchrun restarts only ranks that failed.
         """
         self._farewell = Command.RESTART if restarts else Command.STOP
         self._jobs.put(None)
@@ -162,8 +161,7 @@ class TorchThread:
             job.check(commands)
             commands.process_group.send_command(job.command, job.body)
             result = job.work(commands)
-            # Release the cache before the caller learns that the command has ended: it may then wake or start an
-            # engine.
+            # Release the cache before the caller learns of the end: it may then wake or start an engine.
             commands.release_cache()
         except ShoalError as error:
             try:

@@ -11,8 +11,7 @@ from shoal.quantities import counted
 def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
     """Returns the configuration. If it has `run.total_epochs`, `run.num_steps` is computed from the data.
 
-    A pass has as many steps as there are whole batches of prompts in the data, as in other trainers; the next pass
-    begins with the prompts that are left.
+    A pass has all whole batches of prompts in the data, as in other trainers; the next begins with the prompts left.
 
     Raises `InvalidArgument` for data of less than one batch, and if `run.num_steps` has another number.
     """

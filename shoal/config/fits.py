@@ -132,7 +132,6 @@ def _check_schedule(config: RunTables) -> None:
 
 
 def _check_adapters(config: RunTables) -> None:
-    """Raises `ValueError` for settings with which an engine cannot receive its policy as an adapter."""
     generator, lora, weights = config.generator, config.learner.lora, config.weights
     if generator.lora == "merged":
         return
@@ -203,7 +202,6 @@ def _num_episodes(config: RunTables) -> int:
 
 
 def _check_episodes(config: RunTables) -> None:
-    """Raises `ValueError` for settings that do not go together with episodes."""
     if not config.plays_episodes:
         return
     _check_names(config)
@@ -238,7 +236,6 @@ def _check_episodes(config: RunTables) -> None:
 
 
 def _check_names(config: RunTables) -> None:
-    """Raises `ValueError` for a source of prompts with an environment that the configuration does not have."""
     known = {environment.name for environment in config.environments}
     for section, sources in (("data", config.data.sources), ("evaluation", config.evaluation.sources)):
         for number, source in enumerate(sources):
@@ -252,8 +249,7 @@ def _check_names(config: RunTables) -> None:
 
 
 def why_unfiltered(config: RunTables, verifiers: Collection[str]) -> str:
-    """Returns why groups cannot be filtered by the correctness that these verifiers decide. The result is empty if
-    groups can be filtered, or need not be."""
+    """Returns why groups cannot be filtered by what these verifiers call correct; empty if they can, or need not be."""
     if config.grpo.filter_groups_by != "correct" or any(config.reward.says_correct(name) for name in verifiers):
         return ""
     return (

@@ -116,7 +116,6 @@ def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
 
 
 def _per_verifier(config: AdvantageConfig, groups: Sequence[RewardGroup]) -> list[list[float | None]]:
-    """Computes the advantages of each verifier's values separately, then their weighted sum."""
     num_parts = max((len(group.part_weights) for group in groups), default=0)
     compared = []
     for part in range(num_parts):

@@ -62,8 +62,7 @@ def reward_interval(rewards: Sequence[float]) -> Interval | None:
     """
     if len(rewards) < MIN_REWARDS or min(rewards) == max(rewards):
         return None
-    # Student's quantile from the normal quantile, accurate to 0.1 % for at least 6 questions (Abramowitz and Stegun,
-    # 26.7.5).
+    # Student's quantile from the normal one, within 0.1 % from 6 questions on (Abramowitz and Stegun, 26.7.5).
     freedom = len(rewards) - 1
     t = _Z + (_Z**3 + _Z) / (4 * freedom) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * freedom**2)
     t += (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * freedom**3)

@@ -120,7 +120,6 @@ def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
 
 
 def _packed(pieces: Sequence[Piece], bins: Sequence[Sequence[int]]) -> list[list[Piece]]:
-    """Returns the pieces of each bin, given their indices."""
     return [[pieces[item] for item in items] for items in bins]
 
 

@@ -20,8 +20,7 @@ def turn_seed(seed: int, number: int) -> int:
 
 
 def environment_seed(run_seed: int, order_number: int) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws. The seed is equal for all samples of a group, since these
-    samples differ in the policy's turns and not in the question."""
+    """Derives a seed in [0, 2^53) for an environment's draws, the same for all samples of a group."""
     return _seed(f"{run_seed}/{order_number}/environment")
 
 
@@ -34,8 +33,7 @@ def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
 
 
 def evaluation_environment_seed(run_seed: int, prompt_id: str) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question. The seed is equal in every
-    evaluation, and training never uses the seed."""
+    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question, equal in every evaluation."""
     return _seed(f"{run_seed}/evaluation/{prompt_id}/environment")
 
 

@@ -17,8 +17,7 @@ _SNAPSHOTS = "snapshots"
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file that a model is loaded from, by its name. For a model of the hub the result is
-    the commit, which identifies the files.
+    """Returns the SHA-256 of each file that a model is loaded from, by name; for a model of the hub the commit.
 
     If a model has more than 512 MiB, files above 16 MiB are sampled: their size, the names, types and shapes of their
     tensors, and 256 evenly spread blocks of 64 KiB. So only 16 MiB of each large file are read. Training changes every

@@ -117,8 +117,7 @@ def hub_revision(path: str, revision: str | None) -> str | None:
 def model_config(path: str | Path, revision: str | None = None) -> ModelDescription:
     """Reads config.json and generation_config.json of a model.
 
-    Raises `InvalidArgument` when config.json is missing or describes no language model, for a refused kind of model,
-    for quantized weights, and for an adapter in the same folder.
+    Raises `InvalidArgument` without a language model in config.json, and for quantized, adapted or refused models.
     """
     return _describe(resolve_model(str(path), revision, weights=False))
 

@@ -7,8 +7,7 @@ _log = logging.getLogger(__name__)
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the reason for which transformers cannot load a model or tokenizer. The reason is transformers' own
-    message, unless this message asks for trust in the code."""
+    """Returns why transformers cannot load a model or tokenizer, in its words, unless these ask for trust in code."""
     text = str(error).strip() or type(error).__name__
     if "trust_remote_code" not in text:
         return text

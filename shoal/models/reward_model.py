@@ -36,8 +36,7 @@ class RewardModelDescription:
 def describe_reward_model(config: RewardModelConfig, *, weights: bool = True) -> RewardModelDescription:
     """Finds or downloads the model of `reward.model.path`, and reads everything but its weights.
 
-    Raises `InvalidArgument` when there is no such model, or when it has no head that classifies sequences, no label for
-    the reward, or no working chat template.
+    Raises `InvalidArgument` without a model, a head that classifies, a label for the reward, or a chat template.
     """
     folder = resolve_model(config.path, config.revision, weights=weights, field=_PATH)
     values = read_json(folder / "config.json", field=_PATH)

@@ -95,8 +95,7 @@ def to_status(error: ShoalError) -> Abort:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         _pack(status, retry)
-        # A peer that restarts may return as another worker. So the caller must get the error, and gRPC must not retry
-        # the call.
+        # A peer that restarts may return as another worker: the caller must get the error, without a retry by gRPC.
         pushback_ms = -1 if isinstance(error, Unavailable) else round(error.retry_after_s * 1e3)
         trailers.append((_PUSHBACK_KEY, str(pushback_ms)))
     trailers.append((_DETAILS_KEY, status.SerializeToString()))

@@ -159,7 +159,6 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
 
     @asynccontextmanager
     async def _call(self, method: str, context: _Context) -> AsyncIterator[None]:
-        """Surrounds a call from its arrival to its status."""
         began = time.monotonic()
         code = grpc.StatusCode.OK
         caller = propagate.extract(dict(context.invocation_metadata() or ()))

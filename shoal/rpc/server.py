@@ -148,8 +148,7 @@ class RpcServer:
     ) -> int:
         """Serves until SIGTERM, SIGINT or RESTART_SIGNAL, then sets NOT_SERVING, awaits `before_stop`, and stops.
 
-        Calls are served until `before_stop` returns. A SIGTERM or SIGINT after that first signal ends the process at
-        once, with exit code 128 + its number.
+        Calls are served until `before_stop` returns. A second SIGTERM or SIGINT ends the process with 128 + its number.
 
         Returns the first signal.
         """
@@ -157,8 +156,7 @@ class RpcServer:
         signaled = asyncio.Event()
         received: list[int] = []
 
-        # Do not use loop.add_signal_handler: it loses a queued signal when the handler is replaced, and delays a signal
-        # while the loop is blocked.
+        # loop.add_signal_handler loses a queued signal when the handler is replaced, and waits while the loop blocks.
         def stop(number: int, _frame: object) -> None:
             if not received and not loop.is_closed():
                 received.append(number)

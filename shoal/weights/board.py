@@ -43,8 +43,7 @@ def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
 def serve_store(host: str | None, port: int, *, timeout_s: float) -> "TCPStore":
     """Serves the store through which a group forms, in rank 0 of the learner. A `port` of 0 takes a free port.
 
-    The store listens on the interface of `host`, or on every interface if `host` is None. Read `.port` for the port.
-    Raises `Unavailable` when the port is taken.
+    The store listens on the interface of `host`, or on every one for None. Raises `Unavailable` for a taken port.
     """
     if host is None:
         return _open("127.0.0.1", port, "opened", timeout_s, is_master=True)

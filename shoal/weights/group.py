@@ -105,8 +105,7 @@ class BroadcastGroup:
         """Waits for a broadcast.
 
         `deadline` is a time of `time.monotonic()`; by default it is the rendezvous' `timeout_s` from now. Raises
-        `DeadlineExceeded` after the deadline, and `Unavailable` when a member ended or the group was aborted. Either
-        error aborts the group for all members.
+        `DeadlineExceeded`, or `Unavailable` when a member ended or the group was aborted. Both abort the group.
         """
         if deadline is None:
             deadline = time.monotonic() + self.rendezvous.timeout_s
@@ -250,8 +249,7 @@ class BroadcastGroup:
 
         options = ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=self.rendezvous.timeout_s)
-        # By default a failed collective or a stalled watchdog ends the process. With these settings only the group
-        # ends.
+        # By default a failed collective or a stalled watchdog ends the process, not only the group.
         with _environment(TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0"):
             backend = ProcessGroupNCCL(self._cloned_store(), self.rank, self.rendezvous.world_size, options)
         # Connect now, not in the first broadcast: members that cannot reach each other must fail here.

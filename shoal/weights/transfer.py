@@ -31,9 +31,8 @@ def send_weights(
     """Broadcasts tensors to all members, as rank 0.
 
     `tensors` yields (name, tensor) in manifest order. Tensors may be on any device and of any floating type, and are
-    cast to the manifest's type. Each tensor is read before the next one is taken, so a generator may gather and free
-    the tensors one by one. Only the last few tensors stay alive until they are sent. The pass may take `within_s`, by
-    default the rendezvous' `timeout_s`.
+    cast to the manifest's type. Each tensor is read before the next is taken, so a generator may gather and free them
+    one by one: few stay alive. The pass may take `within_s`, by default the rendezvous' `timeout_s`.
 
     Returns the hashes in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` for other tensors.
     """

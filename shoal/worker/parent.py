@@ -12,8 +12,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(signal: signals.Signals = signals.SIGKILL, *, parent_pid: int | None = None) -> None:
     """Makes the kernel send `signal` to this process when its parent dies, even by `kill -9`. Linux only.
 
-    If the parent died before this call, the process ends at once, provided that the parent's pid is known:
-    `parent_pid`, or multiprocessing's parent.
+    If the parent (`parent_pid`, or multiprocessing's parent) died before this call, the process ends at once.
 
     The kernel watches the parent's *thread*: start children from a thread that lives as long as the process.
     """

@@ -1,8 +1,7 @@
 """`python -m shoal.worker.prestop`: a preStop hook that delays the end of a worker while its coordinator ends.
 
 When a whole deployment is deleted, all pods are told to end at the same time. But the coordinator first finishes its
-train step and lets the learner write a checkpoint. So a worker waits only if the coordinator is ending. If only this
-worker was told to end, the worker ends at once.
+train step and lets the learner write a checkpoint. So a worker waits only if the coordinator is ending, too.
 """
 
 import argparse

@@ -12,8 +12,7 @@ STARTING_OVER, ends as after SIGTERM, and restarts. Each kind of worker is resta
   If no restart is left, the learner refuses the run with OTHER_CONFIGURATION instead.
 * A reward service never restarts this way: it replaces its verifiers within the process.
 
-The restarted worker registers under another id. The coordinator waits for the restarted worker
-(services/coordinator/workers/fleet.py).
+The restarted worker registers under another id, for which services/coordinator/workers/fleet.py waits.
 
 A worker that fails ends with exit code 1. The supervisor of `shoal train` starts it again
 (services/coordinator/launcher/supervisor.py). In a container the restart policy does so, and under torchrun, torchrun.
@@ -42,8 +41,7 @@ RESTART_EXIT_CODE = 75
 _RETRY_AFTER_S = 15.0
 """The retry delay for the caller. Calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
-"""The time after which the process restarts, even if work still runs in it. An orderly end takes at most 20 s, and a
-few seconds more if learner ranks must be killed."""
+"""The time until a restart although work still runs. An orderly end takes 20 s, and some more to kill ranks."""
 
 
 @dataclass(frozen=True)

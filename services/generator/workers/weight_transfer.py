@@ -1,8 +1,7 @@
 """Weight transfer inside vLLM's workers.
 
-vLLM calls `BroadcastWeightTransferEngine` in every worker process, and its engine core answers no call meanwhile. So in
-the workers the broadcast group itself handles deadline and abort. Through the group's board the ranks report when they
-are connected and when they receive.
+vLLM calls `BroadcastWeightTransferEngine` in every worker process, and its engine core answers no call meanwhile. So
+the group itself handles deadline and abort, and the ranks report on the group's board when they connect and receive.
 """
 
 import logging
@@ -312,7 +311,6 @@ def _connect(group: BroadcastGroup, device: torch.device) -> None:
 
 
 def _describe(error: BaseException) -> dict[str, str]:
-    """Returns an error as plain values."""
     if isinstance(error, ShoalError):
         return {"kind": type(error).__name__, "reason": error.reason, "message": error.message}
     return {"kind": "Internal", "reason": "INTERNAL", "message": f"{type(error).__name__}: {error}"}

@@ -79,8 +79,7 @@ class DeepSpeedEngine:
             sum_in_float32(self._engine.optimizer)
         self._storage = _Storage()
         self._engine.checkpoint_engine = self._storage
-        # On rank 0 alone DeepSpeed copies its conversion script next to the files. On a full disk the copy would fail
-        # while the other ranks wait for rank 0.
+        # On rank 0 alone DeepSpeed copies a script, which would fail on a full disk while the other ranks wait.
         self._engine._copy_recovery_script = lambda save_path: None
 
     @property
@@ -217,8 +216,7 @@ class DeepSpeedEngine:
     def close(self) -> None:
         """Releases the memory."""
         release(self._engine, self._parameters)
-        # DeepSpeed keeps the group of second copies (hpZ) for the life of the process: another configuration would
-        # reuse it.
+        # DeepSpeed keeps the group of second copies (hpZ): another configuration would reuse it.
         deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
 
 
@@ -238,8 +236,7 @@ class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.Torch
     def __init__(self) -> None:
         super().__init__()
         self.begin()
-        # The digests of a checkpoint cover each byte. Torch's own checksums are never checked, and double the time of a
-        # save.
+        # A checkpoint's digests cover each byte. Torch's checksums are never checked, and double the time.
         torch.serialization.set_crc32_options(False)
 
     def begin(self) -> None:

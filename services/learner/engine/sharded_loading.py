@@ -126,8 +126,7 @@ def _load_sharded(
     start_deepspeed(process_group.device)
     sharder = _Sharder(
         config_dict_or_path={"train_micro_batch_size_per_gpu": 1, "zero_optimization": sharding},
-        # Parameters get their type from transformers. DeepSpeed would give it to every tensor, the frequencies of
-        # rotary embeddings included.
+        # Parameters get their type from transformers. DeepSpeed would give it to all tensors, also to frequencies.
         tensor_overrides=[deepspeed.runtime.zero.partition_parameters.DeepSpeedTensorOverride.device],
     )
     with sharder:

@@ -86,8 +86,7 @@ def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) ->
 def filter_statistic(
     test: FilterConfig, proximal_logprobs_C: Tensor, behavior_logprobs_C: Tensor, completions: Completions
 ) -> Tensor:
-    """Returns the statistic that a filter tests, for each token, [C]. The statistic is that of the token or of the
-    token's completion. Inputs must not be NaN."""
+    """Returns the statistic that a filter tests, of each token or its completion, [C]. Inputs must not be NaN."""
     gap_C = proximal_logprobs_C - behavior_logprobs_C
     match test.statistic:
         case "ratio":

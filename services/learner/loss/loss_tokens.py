@@ -38,8 +38,7 @@ class LossTokens:
 
     @property
     def sequences(self) -> Completions:
-        """The sequences over which ratios and filters are computed: tokens that were sampled in one context. A row need
-        not contain more than one sequence."""
+        """The sequences over which ratios and filters are computed: tokens sampled in one context, in any row."""
         return self.completions if self.segments is None else self.segments
 
     def __len__(self) -> int:

@@ -42,8 +42,7 @@ class MiniBatch:
     is_kept_N: Tensor
     """bool: whether the policy loss of the token counts. A token that is not kept counts in the divisor and the KL."""
     proximal_logprobs_N: Tensor | None
-    """The proximal log-probabilities, from before the step's first optimizer step. None means that the live
-    log-probabilities are used instead."""
+    """The proximal log-probabilities, from before the step's first optimizer step; None for the live ones."""
     correction: Correction | None
     """The correction of the tokens. None means that the correction is computed from the live log-probabilities."""
 

@@ -130,8 +130,7 @@ def _sdpa(
         return _eager(q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=None)
     window = None if sliding_window is None or sliding_window >= length else _visible(length, sliding_window, q.device)
     if q.device.type != "cpu" and (window is not None or not torch.is_autocast_enabled(q.device.type)):
-        # On a GPU only torch's flash kernel shares key heads, and it takes neither a mask nor float32. Without it torch
-        # would compute all scores at once.
+        # On a GPU only torch's flash kernel shares key heads, without mask or float32. Others compute all scores.
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     return scaled_dot_product_attention(
         q, k, v, attn_mask=window, is_causal=window is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]

@@ -30,10 +30,9 @@ _SHORTEST_IN_BUCKET = 0.75
 class Layout:
     """The sequences of a row, for attention.
 
-    The row contains a prompt once, and each completion of the prompt attends to the prompt as if the prompt came right
-    before. So attention copies each prompt and completion into a sequence, padded at the end to the length of its
-    bucket, and takes each token's output from one of the sequences. Padding comes after all real tokens, so causal
-    attention needs no mask for the padding.
+    The row contains a prompt once, and each completion attends to it as if it came right before. So attention copies
+    each prompt and completion into a sequence, padded at the end to the length of its bucket, and takes each token's
+    output from one of the sequences. Padding comes last, so causal attention needs no mask for it.
     """
 
     buckets: tuple[Tensor, ...]
@@ -61,8 +60,7 @@ class PackedRow:
     at_C: Tensor
     """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in it."""
     support_CK: Tensor | None = None
-    """The support of each scored token, [C, K] int64: the scored token, the other tokens of the support, then -1. None
-    if every support is the whole vocabulary."""
+    """The support of each scored token, [C, K] int64: the token, the others, then -1; None for the whole vocabulary."""
 
     @property
     def num_tokens(self) -> int:
@@ -168,8 +166,7 @@ def num_loss_tokens(group: TrainGroup) -> int:
 def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> list[tuple[TrainGroup, ...]]:
     """Cuts groups into mini-batches of whole groups, in issue order, as evenly as possible.
 
-    Mini-batches without a token to train on are left out. A step may have fewer groups than the configuration asks for;
-    such a step may also have fewer mini-batches.
+    Mini-batches without a token to train on are left out. A step of few groups may also have fewer mini-batches.
     """
     edges = np.linspace(0, len(groups), num_mini_batches + 1).round().astype(int)
     cut = [tuple(groups[start:end]) for start, end in pairwise(edges)]

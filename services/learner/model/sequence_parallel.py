@@ -102,9 +102,8 @@ class _Gather(torch.autograd.Function):
 def heads_for_tokens(x_1HSD: Tensor, group: SequenceGroup) -> Tensor:
     """Exchanges [1, H, S, D] for [1, H / P, R, D]: every token of this rank's share of the heads.
 
-    Keys and values may have fewer heads than the queries. If the ranks cannot split the heads of keys and values
-    evenly, each head is repeated until an even split is possible. The ranks can split the queries' heads evenly, so
-    each rank then has the keys that its queries attend to.
+    Keys and values may have fewer heads than the queries. Each is repeated until the ranks can split them evenly, as
+    they can split the queries' heads: each rank then has the keys of its queries.
     """
     if x_1HSD.shape[1] % group.size:
         x_1HSD = x_1HSD.repeat_interleave(group.size // math.gcd(x_1HSD.shape[1], group.size), dim=1)

@@ -1,7 +1,6 @@
 """Beats of the ranks. By missing beats, rank 0 notices that the process or machine of another rank is stopped.
 
-Each other rank has a thread that beats while torch computes, waits in a collective, or writes to a slow disk. So
-silence does not depend on how long any work takes.
+Each other rank has a thread that beats, however long torch computes, a collective waits, or a disk writes.
 """
 
 import asyncio
@@ -42,8 +41,7 @@ async def until_silent(process_group: ProcessGroup) -> int:
 class Listener:
     """Listens to the beats of the other ranks, on rank 0.
 
-    Silence is measured by the number of looks and not by time. So if all ranks were stopped together, for example by a
-    terminal, no rank counts as silent afterwards.
+    Silence is measured in looks, not time: if all ranks were stopped together, no rank counts as silent afterwards.
     """
 
     def __init__(self, process_group: ProcessGroup) -> None:

@@ -62,10 +62,9 @@ def export_checkpoint(
 ) -> None:
     """Writes the policy of a checkpoint into a folder, in the type that the learner would export.
 
-    The folder equals the learner's export: with `learner.lora` it has the merged model, and the adapter in the
-    subfolder `adapter`; with `adapter_only` the folder has only this subfolder. Frozen weights come from the model's
-    files. Raises `DataLoss` when a file of the checkpoint is missing or differs, and `FailedPrecondition` when the
-    checkpoint lacks a trained parameter.
+    The folder equals the learner's export: with `learner.lora` it has the merged model and the subfolder `adapter`,
+    with `adapter_only` only this subfolder. Frozen weights come from the model's files. Raises `DataLoss` when a file
+    of the checkpoint is missing or differs, and `FailedPrecondition` when the checkpoint lacks a trained parameter.
     """
     for file in files:
         verify(checkpoint, file)
@@ -101,7 +100,6 @@ def _model(config: RunConfig, source: Path) -> Any:
 
 
 def _shape_of_model(config: RunConfig, source: Path) -> Any:
-    """Makes the model, with its adapters, without memory for its weights."""
     trusted = config.model.trust_remote_code
     with torch.device("meta"):
         lm = make_empty(read_config(source, trust_remote_code=trusted), torch.float32, trust_remote_code=trusted)

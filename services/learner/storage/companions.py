@@ -39,8 +39,7 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: str) -> None:
     """Writes configuration, generation configuration, tokenizer and trusted code next to the weights of a model.
 
-    `dtype` is the type of these weights. The configuration states the type for programs that load the weights. Raises
-    `InvalidArgument` if the source has no tokenizer.
+    `dtype` is the type of these weights, which the configuration states. Raises `InvalidArgument` without a tokenizer.
     """
     source = resolve_model(model.path, model.revision, weights=False)
     tokenizer = load_tokenizer(model)
@@ -104,7 +103,6 @@ def _write_generation_config(folder: Path, source: Path, stops: Sequence[int]) -
 
 
 def _set_template(folder: Path, template: str) -> None:
-    """Replaces the tokenizer's chat template, wherever it is stored."""
     if (folder / _TEMPLATE).is_file():
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")
     if (folder / _PROCESSOR_TEMPLATE).is_file():

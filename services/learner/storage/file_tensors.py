@@ -59,7 +59,6 @@ class FileTensors:
         yield from ((name, self._source.tensor(name)) for name in self._after)
 
     def _forms_without(self, names: set[str]) -> dict[str, Form]:
-        """Returns the forms of the other tensors in the files, widest types first."""
         others = ((name, self._source.tensor(name)) for name in self._source.names if name not in names)
         forms = {name: Form(tuple(tensor.shape), tensor.dtype) for name, tensor in others}
         return dict(sorted(forms.items(), key=lambda item: -item[1].dtype.itemsize))

@@ -21,8 +21,7 @@ def current_caller() -> Caller | None:
 def authorize(method: str, context: "grpc.aio.ServicerContext[Any, Any]", credentials: Credentials) -> None:
     """Checks that the caller may call a method ("/package.Service/Method").
 
-    Raises `Unauthenticated` for an unknown caller, and `PermissionDenied` for a caller whose role does not allow the
-    method. Does nothing on a server that does not check callers.
+    Raises `Unauthenticated` for unknown callers, `PermissionDenied` for other roles; nothing if callers go unchecked.
     """
     if not credentials.knows_callers:
         return

@@ -67,7 +67,6 @@ class Credentials:
 
 
 def _check_certificate(tls: TlsFolder, role: Role, *, with_tokens: bool) -> None:
-    """Checks that the certificate is for a server of this role."""
     facts = tls.current().facts
     if facts is None:
         raise tls.wrong(f"{CERTIFICATE} and {KEY} are missing, but a server needs these files")

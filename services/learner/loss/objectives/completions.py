@@ -1,7 +1,6 @@
 """The completion of each token, and sums over completions.
 
-C tokens, S completions. Losses see whole completions, however the completions are packed into rows, so a statistic of a
-sequence never mixes the completions of a row.
+C tokens, S completions. Losses see whole completions, in whatever rows: no statistic of a sequence mixes them.
 """
 
 from dataclasses import dataclass
