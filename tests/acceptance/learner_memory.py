@@ -34,7 +34,6 @@ def forget_peak() -> None:
 
 
 def full_groups(config: RunConfig) -> list[TrainGroup]:
-    """Makes a step's groups, all of the greatest length."""
     rng = np.random.default_rng(0)
     lengths = [config.sampling.max_completion_tokens] * config.grpo.group_size
     return [

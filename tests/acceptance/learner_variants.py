@@ -117,7 +117,6 @@ def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str,
 
 
 def groups_of(commands: LearnerCommands, *, group_size: int = 4, seed: int = 0) -> tuple[TrainGroup, ...]:
-    """Groups with supports where the configuration restricts sampling."""
     groups = make_groups(num_groups=4, group_size=group_size, seed=seed)
     return with_supports(groups) if commands.learner.config.sampling.is_restricted else groups
 

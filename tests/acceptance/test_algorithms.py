@@ -18,8 +18,6 @@ Rows = list[dict[str, float]]
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration and a condition on its metrics."""
-
     name: str
     shows: Callable[[Rows], bool]
     """Whether the option's own metric has moved."""

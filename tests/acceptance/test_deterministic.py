@@ -57,7 +57,6 @@ def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) ->
 
 
 async def update(address: str) -> None:
-    """Changes the learning rate from the next step on."""
     request = pb.UpdateRunConfigRequest()
     request.config.update({"learner": {"learning_rate": 3e-4}})
     async with coordinator(address) as stub:
@@ -73,7 +72,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
-    """A run that nobody touches."""
     return train(folder, config_of(folder, kl=FOLLOWS), "whole")
 
 

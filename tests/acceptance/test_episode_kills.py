@@ -94,8 +94,6 @@ async def test_kills_of_environments_in_mid_turn_change_no_game() -> None:
 
 
 class Processes:
-    """Generators and reward services as processes, replaced as they are killed."""
-
     def __init__(self, coordinator: str, folder: Path) -> None:
         self._folder = folder
         self.log = folder / "turns.jsonl"
@@ -134,7 +132,6 @@ class Processes:
 
 
 def _environments(pid: int) -> list[psutil.Process]:
-    """Returns the processes of a reward service in which environments run."""
     found = []
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(pid).children():

@@ -121,7 +121,6 @@ async def fuzzed(service: str, folder: Path) -> AsyncIterator[grpc.aio.Channel]:
 
 
 def arbitrary_message(descriptor: Descriptor, rng: random.Random, depth: int = 0) -> Message:
-    """Makes a message; `rng` decides all."""
     message: Any = message_factory.GetMessageClass(descriptor)()
     if isinstance(message, Struct):
         for key in rng.sample(_KEYS, rng.randint(0, 4)):
@@ -190,7 +189,6 @@ def _json_value(rng: random.Random, depth: int) -> Any:
 
 
 async def call(channel: grpc.aio.Channel, service: str, method: Any, rng: random.Random) -> tuple[grpc.StatusCode, str]:
-    """Calls a method with arbitrary messages; returns its status and details."""
     name = f"/{service}/{method.name}"
     codec = {
         "request_serializer": lambda message: message.SerializeToString(),

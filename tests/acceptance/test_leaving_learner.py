@@ -17,14 +17,11 @@ NUM_STEPS_EXTENDED = 15
 
 @dataclass
 class Outcome:
-    """The run's files, and the learner's processes in its last part."""
-
     stack: LocalStack
     num_ranks_at_the_end: int
 
 
 def rank_0(stack: LocalStack) -> psutil.Process:
-    """The learner's first rank, which started the other."""
     ranks = stack.services("learner")
     (first,) = [rank for rank in ranks if rank.ppid() not in {other.pid for other in ranks}]
     return first

@@ -51,7 +51,6 @@ def test_runs_with_other_engines_and_stages_follow_each_other_on_the_same_servic
         return sorted(event["attributes"]["worker_kind"] for event in restarted), waited_s, step
 
     def stopped(run: str) -> int:
-        """Stops a run; returns its last step."""
         after = standing.last(run)
         standing.shoal("run", "stop")
         return int(standing.until(run, after, "state", state="STOPPED")["attributes"]["policy_version"])

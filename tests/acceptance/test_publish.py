@@ -20,8 +20,6 @@ TIMEOUT_S = 60.0
 
 
 class Coordinator:
-    """Calls of a run's coordinator and of its learner."""
-
     def __init__(self, address: str) -> None:
         self._address = address
 

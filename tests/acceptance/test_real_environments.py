@@ -127,7 +127,6 @@ def inline(value: Any) -> str:
 
 
 def groups_of(stack: LocalStack, names: list[str], name: str) -> list[pb.RolloutGroup]:
-    """Returns the groups of one environment."""
     groups = list_rollouts(stack.folder, pb.ListRolloutsRequest(page_size=100)).groups
     return [group for group in groups if names[int(group.prompt_id.rpartition(":")[2]) % len(names)] == name]
 

@@ -65,8 +65,6 @@ FOUND = re.compile(
 
 @dataclass(frozen=True)
 class Form:
-    """How a model is shown to call, and what it is answered."""
-
     call: str
     """Of a word."""
     episodes: dict[str, Any] = field(default_factory=dict)

@@ -180,7 +180,6 @@ def _is_validator(method: ast.FunctionDef) -> bool:
 
 @cache
 def sections_by_class() -> dict[str, set[str]]:
-    """Names of the sections that are of a class."""
     found: dict[str, set[str]] = {}
     for path, owner, _ in fields(RunConfig):
         found.setdefault(owner.__name__, set()).add(path.split(".")[-2])

@@ -83,7 +83,6 @@ def _folder(module: str) -> str | None:
 
 
 def _circles(edges: dict[str, set[str]]) -> list[set[str]]:
-    """Returns the sets of folders that reach each other."""
     reached = {folder: _reachable(folder, edges) for folder in list(edges)}
     circles: list[set[str]] = []
     for folder, targets in reached.items():

@@ -21,7 +21,6 @@ SETTINGS = frozenset({"Makefile", "buf.yaml", "pyproject.toml"})
 
 @pytest.fixture(scope="module")
 def tracked() -> list[PurePosixPath]:
-    """The files that git tracks."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("this is no checkout of git")
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -23,7 +23,6 @@ _WORD = re.compile(r"""["'(]*[A-Za-z][A-Za-z'-]*[.,;:!?)"']*""")
 
 
 def _asserted(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yields what asserts test, and what `raises` matches."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             yield node.test

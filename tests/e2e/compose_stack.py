@@ -51,7 +51,6 @@ class ComposeStack:
             self._environment["SHOAL_CERTS"] = str(certificates)
 
     def run(self, *arguments: str, check: bool = True) -> str:
-        """Runs a command of compose; its standard output."""
         done = subprocess.run(
             [*self._command, *arguments],
             cwd=FOLDER,
@@ -77,29 +76,24 @@ class ComposeStack:
         return json.loads(text) if text else None
 
     def workers(self) -> list[str]:
-        """Returns the kinds of the registered workers, sorted."""
         known = self.shoal("workers") or {}
         return sorted(worker["kind"].removeprefix("WORKER_KIND_") for worker in known.get("workers", ()))
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """All events of a run so far."""
         text = self.run("exec", "-T", "coordinator", "cat", f"/data/{run}/events.jsonl", check=False)
         # The last line may be half written.
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def steps(self, run: str) -> int:
-        """Train steps taken so far."""
         return sum(event["kind"] == "step" for event in self.events(run))
 
     def containers(self) -> Iterator[dict[str, Any]]:
-        """Yields the description of each container."""
         ids = (
             self.run("ps", "--all", "--quiet").split() if self._command[0] == "docker" else self.run("ps", "-q").split()
         )
         yield from json.loads(subprocess.run(["docker", "inspect", *ids], capture_output=True, check=True).stdout)
 
     def exit_codes(self) -> dict[str, int]:
-        """Exit code of each container that has ended, by service."""
         return {
             container["Config"]["Labels"]["com.docker.compose.service"]: container["State"]["ExitCode"]
             for container in self.containers()

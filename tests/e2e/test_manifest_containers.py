@@ -28,7 +28,6 @@ Done = subprocess.CompletedProcess[str]
 
 
 def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Runs a command of docker."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
     assert not check or done.returncode == 0, (
         f"docker {' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
@@ -38,8 +37,6 @@ def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[s
 
 @dataclass(frozen=True)
 class Container:
-    """A container of a pod, as a node would start it."""
-
     name: str
     pod: Pod
 
@@ -50,7 +47,6 @@ class Container:
 
     @property
     def logs(self) -> str:
-        """What it has written."""
         done = docker("logs", self.name)
         return done.stdout + done.stderr
 
@@ -116,7 +112,6 @@ def _secret(folder: Path, group: int) -> Path:
 
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Container]]:
-    """The containers of the four services."""
     folder = tmp_path_factory.mktemp("certificates")
     certs(folder, ["coordinator"])
     network = f"shoal-manifests-{os.getpid()}"

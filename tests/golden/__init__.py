@@ -54,7 +54,6 @@ def as_array(values: Any) -> npt.NDArray[np.float64]:
 
 
 def golden_folder() -> Path | None:
-    """Returns the folder of the vectors, or None."""
     given = os.environ.get("SHOAL_GOLDEN")
     if given:
         return Path(given)

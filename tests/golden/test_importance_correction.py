@@ -140,7 +140,6 @@ class Outcome:
         )
 
     def result(self, key: str) -> Any:
-        """Returns our value of an expected result."""
         correction, completions = self.correction, self.tokens.completions
         keeps_apart = {"modified_mask", "kept_tokens"} & set(self.case.expected)
         gap = self.proximal - self.behavior

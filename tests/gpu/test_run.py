@@ -35,7 +35,6 @@ def train(folder: Path, name: str, config: dict[str, dict[str, Any]]) -> LocalSt
 
 
 def check(stack: LocalStack, exit_code: int) -> None:
-    """Checks what every run on a GPU has to show."""
     assert exit_code == 0, stack.tail()
     steps = [event for event in stack.events() if event["kind"] == "step"]
     assert [event["attributes"]["step"] for event in steps] == list(range(1, NUM_STEPS + 1)), stack.tail()

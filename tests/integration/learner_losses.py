@@ -55,7 +55,6 @@ def exercise(commands: LearnerCommands, folder: Path, output: Path, variant: str
 
 
 def reject_everything(commands: LearnerCommands, folder: Path) -> dict[str, Any]:
-    """Takes a step whose tokens all fail a filter that rejects."""
     filters = [{"level": "sequence_mean", "statistic": "k2", "high": 1e-12, "reject": True}]
     commands.configure("run", variant_config(folder / "model", "icepop", correction={"filters": filters}))
     step = commands.learner.step(make_batch("step", commands.learner.version, groups=make_groups()))

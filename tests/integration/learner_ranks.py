@@ -58,7 +58,6 @@ def output_of(folder: Path, stage: str, num_ranks: int) -> Path:
 
 
 def exercise(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, Any]:
-    """Does each task of a learner once; returns the results."""
     number, _, kind = stage.partition("-")
     offloaded = kind == "offloaded"
     config = run_config(

@@ -17,7 +17,6 @@ NUM_STEPS = 4
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """A run that has ended."""
     folder = tmp_path_factory.mktemp("adapters")
     config = guessing_config(
         folder,

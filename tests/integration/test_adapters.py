@@ -62,7 +62,6 @@ def random_adapter(model: Any, seed: int) -> dict[str, Any]:
 
 
 def merged(model: Any, adapter: dict[str, Any]) -> Any:
-    """Returns a copy of a model with an adapter added to its weights."""
     whole = copy.deepcopy(model)
     for name, layer in linears_of(whole).items():
         layer.weight.data += SCALE * adapter[adapter_name(name, "B")] @ adapter[adapter_name(name, "A")]
@@ -105,7 +104,6 @@ async def client(setting: Setting) -> AsyncIterator[Client]:
 
 
 async def in_flight(client: Client, seed: int, max_tokens: int) -> "asyncio.Task[list[Completion]]":
-    """Begins a completion and returns when the generator has it."""
     before = (await client.status()).status.load.num_running
     sampling = asyncio.create_task(client.sample(seed, max_tokens=max_tokens, timeout_s=300))
     await client.until(lambda status: status.load.num_running > before)

@@ -43,8 +43,6 @@ GRACE_S = 20.0
 
 
 class Setting:
-    """A fleet with a publisher, and what its events say."""
-
     def __init__(self, folder: Path, timeout_s: float) -> None:
         weights = {"backend": "gloo", "dtype": "float32", "timeout_s": timeout_s, "ready_timeout_s": SILENT_S}
         config = run_config(weights=weights)
@@ -78,7 +76,6 @@ class Setting:
 
 @asynccontextmanager
 async def setting_in(folder: Path, timeout_s: float = TIMEOUT_S) -> AsyncIterator[Setting]:
-    """A learner and two generators."""
     folder.mkdir(exist_ok=True)
     setting = Setting(folder, timeout_s)
     try:

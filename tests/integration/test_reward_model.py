@@ -83,7 +83,6 @@ def direct(folder: Path, asked: Question, *, keep: slice = slice(None)) -> list[
 
 
 def answers(runner: Runner, questions: Sequence[Question]) -> list[dict[str, Any]]:
-    """By index."""
     told = [answer for answered in runner.answers(questions) for answer in answered]
     return sorted(told, key=lambda answer: answer["index"])
 

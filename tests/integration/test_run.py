@@ -35,8 +35,6 @@ BUF = Path(sys.executable).with_name("buf")
 
 @dataclass
 class Outcome:
-    """The processes that were killed in a run, its exit code and its files."""
-
     stack: LocalStack
     collector: Collector
     exit_code: int
@@ -140,7 +138,6 @@ def until_a_new_generator_serves(stack: LocalStack) -> None:
 
 
 async def kill_a_pool_process(coordinator: str) -> int:
-    """Kills one verifier process of the first reward service."""
     async with connect(coordinator, "shoal.v1.CoordinatorService") as channel:
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(channel)
         workers = (await stub.ListWorkers(coordinator_pb2.ListWorkersRequest(), timeout=60)).workers

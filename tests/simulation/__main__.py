@@ -14,7 +14,6 @@ from tests.support.tiny_model import make_tiny_model
 
 
 def main() -> int:
-    """Plays the schedules of the seeds on the command line; returns 1 if something does not hold."""
     if sys.argv[1] == "--dump":
         print(drawn(random.Random(f"{sys.argv[2]}/scenario")).dump(), end="")
         return 0

@@ -30,8 +30,6 @@ _NEEDS_A_PERSON = re.compile(
 
 
 class Scenario:
-    """One run and everything that happens to it."""
-
     def __init__(self, world: World, model: Path, schedule: Schedule) -> None:
         self.world = world
         self.schedule = schedule
@@ -51,16 +49,13 @@ class Scenario:
         self._verbs: set[asyncio.Task[Any]] = set()
 
     def describe(self) -> str:
-        """Describes how far the run is."""
         record = self.record()
         return f"{record.state} at step {record.policy_version} of {self.num_steps}: {record.message}"
 
     def record(self) -> RunRecord:
-        """Reads the run's record as its coordinator left it."""
         return RunRecord.load_as_left(self.world.data_dir / RUN)
 
     async def play(self) -> None:
-        """Plays the schedule to the end of the run."""
         world = self.world
         world.start_coordinator()
         world.add("learner", 0)

@@ -15,8 +15,6 @@ KINDS = {"generator": 3, "reward": 2}
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that happens."""
-
     what: str
     """Its name: the method of `Scenario` that does it."""
     in_s: float = 0.0
@@ -29,8 +27,6 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A run and all its faults."""
-
     sections: Mapping[str, Mapping[str, Any]]
     """Tables of its configuration."""
     num_workers: Mapping[str, int]
@@ -56,7 +52,6 @@ class Schedule:
 
 
 def load(text: str) -> Schedule:
-    """Returns the schedule that `dump` wrote."""
     values = json.loads(text)
     return Schedule(**values | {"faults": tuple(Fault(**fault) for fault in values["faults"])})
 

@@ -30,8 +30,6 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a schedule."""
-
     seed: object
     violations: tuple[str, ...]
     trace: tuple[str, ...]

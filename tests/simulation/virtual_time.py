@@ -54,19 +54,16 @@ class Process:
             self.held = deque()
 
     def go_on(self) -> None:
-        """Lets a stopped process go on."""
         held, self.held = self.held, None
         for step in held or ():
             asyncio.get_running_loop().call_soon(step.run, context=step.context)
 
     def context(self) -> Context:
-        """Returns a context whose code belongs to the process."""
         context = copy_context()
         context.run(CURRENT.set, self)
         return context
 
     def create_task(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Runs work in the process."""
         return asyncio.get_running_loop().create_task(work, context=self.context())
 
 
@@ -107,8 +104,6 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The event loop of one schedule."""
-
     def __init__(self, seed: object) -> None:
         super().__init__()
         self._selector = self  # `BaseEventLoop` waits by calling `select` on it.

@@ -91,13 +91,11 @@ class Slot:
         self._world.trace(f"start {self.name}-{self._num_starts}")
 
     def kill(self, back_after_s: float) -> None:
-        """Kills the process; another one starts later."""
         self._world.trace(f"kill {self.name}")
         self.process.kill()
         self._world.later(back_after_s, self.start)
 
     def restart_soon(self) -> None:
-        """Ends the process in a moment, and starts it again."""
         self._world.later(0.5, lambda: self.kill(2.0))
 
     async def _main(self, worker_id: str) -> None:
@@ -128,8 +126,6 @@ class Slot:
 
 
 class World:
-    """Everything that a schedule acts on."""
-
     def __init__(self, loop: VirtualLoop, folder: Path, seed: object) -> None:
         self.loop = loop
         self.rng = random.Random(f"{seed}/world")
@@ -153,7 +149,6 @@ class World:
         self._num_coordinators = 0
 
     def process(self, name: str) -> Process:
-        """Makes a process."""
         self._processes.append(Process(name))
         return self._processes[-1]
 
@@ -167,7 +162,6 @@ class World:
         process.create_task(work).add_done_callback(ended)
 
     def trace(self, what: str) -> None:
-        """Adds to the trace."""
         self.events.append(f"{self.loop.time():.6f} {what}")
 
     def later(self, delay_s: float, work: Callable[[], object]) -> None:
@@ -177,14 +171,12 @@ class World:
         self.loop.call_later(delay_s, work, context=Context())
 
     def add(self, kind: str, number: int) -> Slot:
-        """Adds a place for a worker, and starts it."""
         slot = Slot(self, kind, number)
         self.slots.append(slot)
         slot.start()
         return slot
 
     def of_kind(self, kind: str) -> list[Slot]:
-        """Returns the places for workers of a kind."""
         return [slot for slot in self.slots if slot.kind == kind]
 
     # The coordinator.
@@ -247,8 +239,6 @@ class World:
     # The operator.
 
     def call(self, method: str, request: Any, timeout_s: float = 30.0) -> "asyncio.Task[Any]":
-        """Calls the coordinator as a person does."""
-
         async def call() -> Any:
             async with connect(COORDINATOR, "shoal.v1.CoordinatorService") as channel:
                 return await getattr(CoordinatorServiceStub(channel), method)(request, timeout=timeout_s)
@@ -256,7 +246,6 @@ class World:
         return self.operator.create_task(call())
 
     def start_run(self, config: dict[str, Any] | None, *, changes: dict[str, Any] | None = None) -> Any:
-        """Starts the run, or resumes it."""
         values = changes if config is None else config
         struct = json_format.ParseDict(values, Struct()) if values else None
         return self.call("StartRun", pb.StartRunRequest(config=struct, run_id=RUN, resume=config is None))

@@ -28,8 +28,6 @@ NUM_SHOWN = 20
 
 
 class Cluster:
-    """A coordinator with scripted workers around it."""
-
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.plane = Plane()
@@ -44,7 +42,6 @@ class Cluster:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(cls, data_dir: Path) -> AsyncIterator[Self]:
-        """Runs one whose runs are in a new folder."""
         data_dir.mkdir()
         cluster = cls(data_dir)
         await cluster.open()
@@ -67,7 +64,6 @@ class Cluster:
         self._expiring = asyncio.create_task(self.registry.expire_forever())
 
     async def add(self, servicer: Any, worker_id: str) -> None:
-        """Serves and registers a worker."""
         server, self._beats[worker_id] = await serve_worker(self.address, servicer, worker_id)
         self._workers[worker_id] = server
         self._servers.append(server)
@@ -81,7 +77,6 @@ class Cluster:
             await self.add(generator, f"generator-{index}")
 
     def silence(self, worker_id: str) -> None:
-        """Ends the heartbeats of a worker."""
         self._beats[worker_id].cancel()
 
     async def kill(self, worker_id: str) -> None:
@@ -170,7 +165,6 @@ class Cluster:
         return await self.finish(step, attempt=attempt)
 
     def metrics(self, run_id: str = "*") -> list[dict[str, float]]:
-        """Returns the rows of a run's metrics.jsonl."""
         return [
             json.loads(line) for line in next(self.data_dir.glob(f"{run_id}/metrics.jsonl")).read_text().splitlines()
         ]
@@ -204,10 +198,8 @@ class Cluster:
 
 
 def kinds(events: list[pb.RunEvent]) -> list[str]:
-    """Returns the kinds of events, in order."""
     return [event.kind for event in events]
 
 
 def of_kind(events: list[pb.RunEvent], kind: str) -> list[pb.RunEvent]:
-    """Returns the events of a kind, in order."""
     return [event for event in events if event.kind == kind]

@@ -16,8 +16,6 @@ from tests.support.waiting import PATIENCE_S
 
 
 class CoordinatorProcess:
-    """A coordinator that can be started again at its address."""
-
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.address = f"127.0.0.1:{free_port()}"
@@ -26,7 +24,6 @@ class CoordinatorProcess:
     @classmethod
     @asynccontextmanager
     async def running(cls, data_dir: Path) -> AsyncIterator[Self]:
-        """Runs one whose runs are in a new folder."""
         data_dir.mkdir()
         process = cls(data_dir)
         await process.start()

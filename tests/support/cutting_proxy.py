@@ -24,7 +24,6 @@ class CuttingProxy:
         return self.max_bytes is not None and self.num_bytes >= self.max_bytes
 
     def close(self) -> None:
-        """Accepts no further connection."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -54,7 +53,6 @@ class CuttingProxy:
 
 @contextmanager
 def cutting_proxy(target_port: int) -> Iterator[CuttingProxy]:
-    """Runs a proxy in front of a port."""
     proxy = CuttingProxy(target_port)
     try:
         yield proxy

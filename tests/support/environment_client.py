@@ -47,8 +47,6 @@ def turn(number: int, text: str | ChatMessage = "") -> environment_pb2.PolicyTur
 
 
 class Player:
-    """Plays one episode, message by message."""
-
     def __init__(self, stub: EnvironmentServiceStub, first: environment_pb2.EpisodeStart) -> None:
         self._requests: asyncio.Queue[environment_pb2.RunEpisodeRequest | None] = asyncio.Queue()
         self._requests.put_nowait(environment_pb2.RunEpisodeRequest(start=first))
@@ -107,7 +105,6 @@ class Stage:
         return Player(self.stub, start(environment, task, **fields))
 
     async def begin(self, environment: str, task: dict[str, Any] | None = None, **fields: Any) -> Player:
-        """Plays an episode up to its first observation."""
         player = self.play(environment, task, **fields)
         await player.observe()
         return player

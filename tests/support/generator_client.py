@@ -22,8 +22,6 @@ TIMEOUT_S = 120
 
 
 class Generator:
-    """A served generator with its scripted engine."""
-
     def __init__(
         self,
         stub: Any,

@@ -45,7 +45,6 @@ MANIFEST = Manifest(tuple(TensorSpec(f"layer.{index}", "float32", (1_200_000,)) 
 
 
 def tensors(policy_version: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the weights of a version."""
     for index, spec in enumerate(MANIFEST.tensors):
         yield spec.name, torch.full(spec.shape, float(policy_version * 10 + index))
 
@@ -209,8 +208,6 @@ _context.set_forkserver_preload(["tests.support.gloo_fleet"])
 
 @dataclass
 class Worker:
-    """A process of the fleet."""
-
     process: Any
     script: Script
     member: Member
@@ -257,7 +254,6 @@ class GlooFleet:
         return True
 
     async def start(self, kind: str, name: str) -> Worker:
-        """Starts a process, and configures it."""
         script = Script(self.folder / name)
         ours, theirs = _context.Pipe()
         process = _context.Process(target=serve, args=(kind, self.config, script, theirs), daemon=True)

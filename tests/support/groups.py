@@ -50,7 +50,6 @@ def settled_group(
 
 
 def with_lengths(group: SettledGroup, num_tokens: Sequence[int]) -> SettledGroup:
-    """Returns the group with completions of these lengths."""
     completions = [
         replace(
             completion,
@@ -64,5 +63,4 @@ def with_lengths(group: SettledGroup, num_tokens: Sequence[int]) -> SettledGroup
 
 
 def judged(config: RunConfig, groups: Sequence[SettledGroup]) -> list[JudgedGroup]:
-    """Judges all groups by one configuration."""
     return [judge_group(config, group) for group in groups]

@@ -24,7 +24,6 @@ TURN_S = 0.1
 
 
 def guess_after(hints: list[tuple[str, int]]) -> int:
-    """Returns the next guess after some answers."""
     low, high = LOWEST, HIGHEST
     for hint, number in hints:
         low, high = (number + 1, high) if hint == "higher" else (low, number - 1)

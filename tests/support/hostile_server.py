@@ -54,8 +54,6 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
 
 
 def sends(*parts: bytes) -> Answer:
-    """Returns an answer of these bytes."""
-
     async def answer() -> AsyncIterator[bytes]:
         for part in parts:
             yield part
@@ -64,8 +62,6 @@ def sends(*parts: bytes) -> Answer:
 
 
 def endless(head: bytes, part: bytes, pause_s: float = 0.0) -> Answer:
-    """Returns an answer that never ends."""
-
     async def answer() -> AsyncIterator[bytes]:
         yield head
         while True:
@@ -76,7 +72,6 @@ def endless(head: bytes, part: bytes, pause_s: float = 0.0) -> Answer:
 
 
 def response(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    """Returns a whole response."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 

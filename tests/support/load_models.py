@@ -43,7 +43,6 @@ def _logits(lm: Any, token_ids: list[int]) -> list[list[float]]:
 
 
 def main() -> None:
-    """Answers the request on stdin."""
     answers = {}
     for name, request in json.load(sys.stdin).items():
         try:

@@ -90,8 +90,6 @@ def guessing_config(folder: Path, **sections: dict[str, Any]) -> dict[str, dict[
 
 
 class LocalStack:
-    """`shoal train` in a process of its own."""
-
     def __init__(self, data_dir: Path, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """Begins the run `name`; with --resume among the arguments it goes on with a run."""
         named = () if "--resume" in arguments else ("--name", name)
@@ -141,7 +139,6 @@ class LocalStack:
         return [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def events(self) -> list[dict[str, Any]]:
-        """Returns the events so far."""
         return list(_json_lines(self.folder / "events.jsonl"))
 
     def of_kind(self, kind: str, after: int = 0) -> list[dict[str, Any]]:
@@ -193,7 +190,6 @@ class LocalStack:
         return self.output.read_text()[-6000:]
 
     def end(self) -> None:
-        """Ends every process that is left."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:

@@ -28,13 +28,11 @@ class Pod:
 
     @property
     def container(self) -> dict[str, Any]:
-        """Its only container."""
         (container,) = self.spec["containers"]
         return dict(container)
 
     @property
     def ports(self) -> dict[str, int]:
-        """Port numbers by name."""
         return {port["name"]: port["containerPort"] for port in self.container["ports"]}
 
     def environment(self) -> dict[str, str]:
@@ -56,17 +54,14 @@ class Pod:
 
 @cache
 def objects(overlay: str) -> tuple[dict[str, Any], ...]:
-    """Returns all objects of an overlay."""
     return tuple(render(ROOT / "deploy" / "k8s" / "overlays" / overlay))
 
 
 def of_kind(overlay: str, *kinds: str) -> list[dict[str, Any]]:
-    """Returns the objects of some kinds."""
     return [item for item in objects(overlay) if item["kind"] in kinds]
 
 
 def pods(overlay: str) -> dict[str, Pod]:
-    """Returns the pods of an overlay by their component."""
     found = [pod for item in objects(overlay) for pod in _pods_of(item)]
     assert len({pod.component for pod in found}) == len(found)
     return {pod.component: pod for pod in found}
@@ -81,5 +76,4 @@ def _pods_of(item: dict[str, Any]) -> Iterator[Pod]:
 
 
 def dockerfile(component: str) -> Path:
-    """Returns the Dockerfile of a component's image."""
     return ROOT / "deploy" / "docker" / f"{component}.Dockerfile"

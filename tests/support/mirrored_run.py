@@ -55,7 +55,6 @@ class MirroredRun:
         self.learner = FileLearner(self.places.learner_folder)
 
     async def open(self) -> "MirroredRun":
-        """Opens the ledger."""
         await self.ledger.open()
         return self
 

@@ -106,7 +106,6 @@ SCRIPTS = {
 
 
 def flags_of(script: str) -> list[str]:
-    """Returns the flags of a script."""
     return shlex.split(SCRIPTS[script])
 
 

@@ -23,8 +23,6 @@ class SeenSpan:
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Keeps the spans and metric names that it receives."""
-
     def __init__(self) -> None:
         self.endpoint = ""
         self.spans: list[SeenSpan] = []

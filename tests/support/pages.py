@@ -7,7 +7,6 @@ from tests.support.repository import ROOT
 
 
 def text_of(page: str) -> str:
-    """Returns the text of a page in docs."""
     return (ROOT / "docs" / page).read_text()
 
 

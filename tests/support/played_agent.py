@@ -50,7 +50,6 @@ class Policy:
         return await self.replies[call_id]
 
     async def say(self, *messages: ChatMessage, **fields: Any) -> ChatMessage:
-        """Returns the answer."""
         reply = await self.ask(*messages, **fields)
         assert isinstance(reply, PolicyAnswer), reply
         return reply.message

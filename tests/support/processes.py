@@ -36,8 +36,6 @@ def run_together(commands: Iterable[Sequence[str]], *, timeout_s: float = 800.0)
 
 
 class Ended(NamedTuple):
-    """A program that has ended, and what it has written."""
-
     code: int | None
     out: str
     err: str
@@ -70,7 +68,6 @@ async def running(*command: str | Path, **environment: str) -> AsyncIterator[Pro
 
 
 async def line_of(process: Process) -> str:
-    """Returns the next line of a process's standard output."""
     assert process.stdout is not None
     return (await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)).decode()
 

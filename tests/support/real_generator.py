@@ -81,7 +81,6 @@ class Generator:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def adapter_folders(self) -> list[Path]:
-        """The folders of adapters that the generator keeps."""
         return sorted(self.temporary.glob("shoal-engine-*/adapter-*"))
 
     def log_tail(self) -> str:
@@ -99,8 +98,6 @@ class Generator:
 
 @dataclass
 class Client:
-    """Calls of one generator."""
-
     stub: Any
     generator: Generator
     slowest_status_s: float = 0.0
@@ -295,7 +292,6 @@ def gap(ours: Float32Array, theirs: Float32Array) -> float:
 
 @asynccontextmanager
 async def configured_client(generator: Generator) -> AsyncIterator[Client]:
-    """Yields a client of a generator that has been configured."""
     async with connect(generator.address, GENERATOR) as channel:
         client = Client(GeneratorServiceStub(channel), generator)
         await client.configure()

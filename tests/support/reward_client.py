@@ -46,8 +46,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class RewardClient:
-    """Calls a reward service as a coordinator does."""
-
     def __init__(self, stub: RewardServiceStub) -> None:
         self.stub = stub
 
@@ -64,8 +62,6 @@ class RewardClient:
         return await self.stub.GetStatus(reward_pb2.RewardServiceGetStatusRequest(), timeout=60)
 
     async def until(self, holds: Callable[[reward_pb2.RewardServiceGetStatusResponse], bool]) -> None:
-        """Polls the status until it is as wanted, as any client must."""
-
         async def is_so() -> bool:
             return holds(await self.status())
 
@@ -85,8 +81,6 @@ class RewardClient:
 
 
 class Client(RewardClient):
-    """A client of a service in this process."""
-
     def __init__(self, service: RewardService, stub: RewardServiceStub) -> None:
         super().__init__(stub)
         self.service = service
@@ -156,7 +150,6 @@ class RewardProcess(RewardClient):
 
 
 def living(top: psutil.Process) -> list[psutil.Process]:
-    """Returns the descendants of a process that are no zombies."""
     found = []
     for child in top.children(recursive=True):
         try:

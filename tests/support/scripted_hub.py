@@ -32,8 +32,6 @@ class Repository:
 
 
 class ScriptedHub(ThreadingHTTPServer):
-    """The hub, and its storage of large files."""
-
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -54,7 +52,6 @@ class ScriptedHub(ThreadingHTTPServer):
 
 @contextmanager
 def scripted_hub() -> Iterator[ScriptedHub]:
-    """Runs the hub in a thread."""
     with ScriptedHub() as hub:
         thread = threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True)
         thread.start()
@@ -91,7 +88,6 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def do_PUT(self) -> None:
-        """Stores a large file."""
         size = int(self.headers["Content-Length"])
         if self.server.cuts_storage_after is not None:
             if self.server.cuts_storage_after == 0:

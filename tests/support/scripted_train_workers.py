@@ -20,8 +20,6 @@ STEP_BEGINS = "a train step begins"
 
 
 class PrintingLearner(ScriptedLearner):
-    """Prints a line when a train step begins."""
-
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
@@ -30,8 +28,6 @@ class PrintingLearner(ScriptedLearner):
 
 
 class FailingReward(ScriptedReward):
-    """Fails while a file is there."""
-
     @property
     def failing(self) -> bool:
         return (name := os.environ.get("SCRIPTED_REWARD_FAILS_WHILE", "")) != "" and Path(name).exists()

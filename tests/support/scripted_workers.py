@@ -355,7 +355,6 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         return learner_pb2.SetHyperparametersResponse(version=self.plane.version())
 
     async def ComputeLogprobs(self, request: Any, context: Any) -> learner_pb2.ComputeLogprobsResponse:
-        """Returns -1.5 for every token."""
         assert request.model == learner_pb2.MODEL_REFERENCE
         return learner_pb2.ComputeLogprobsResponse(
             logprobs=[np.full(len(data) // 4 - 1, -1.5, "<f4").tobytes() for data in request.token_ids],

@@ -77,7 +77,6 @@ class Tokens:
         self.file.write_text("# SHA-256, role, name\n" + "".join(lines))
 
     def server(self, tls: Path | None) -> Credentials:
-        """The credentials of a server that knows callers by these tokens."""
         return Credentials(TlsFolder(tls) if tls else None, TokensFile(self.file))
 
     def client(self, role: Role) -> OwnToken:

@@ -9,5 +9,4 @@ def numbers_in(text: str) -> list[str]:
 
 
 def has_all(text: str, *parts: str) -> bool:
-    """Tells whether a text has each of the parts."""
     return all(part in text for part in parts)

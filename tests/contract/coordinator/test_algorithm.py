@@ -17,13 +17,11 @@ from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, ar
 
 
 def query(cluster: Cluster, text: str) -> list[Any]:
-    """Queries the newest run's ledger."""
     with closing(whole_ledger(next(cluster.data_dir.glob("*/ledger.sqlite")).parent)) as connection:
         return connection.execute(text).fetchall()
 
 
 def rollouts(cluster: Cluster) -> list[learner_pb2.TrainRollout]:
-    """All rollouts that the learner received, in order."""
     return [m.rollout for batch in cluster.learner.batches for m in batch if m.HasField("rollout")]
 
 

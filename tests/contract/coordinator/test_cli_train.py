@@ -28,8 +28,6 @@ LONG = ("--set", "run.num_steps=1000")
 
 
 class Train:
-    """A running `shoal train`."""
-
     def __init__(self, *arguments: str, step_s: float = 0.05) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.scripted_train", "train", *arguments],
@@ -55,11 +53,9 @@ class Train:
         return self.process.returncode, "".join(self.lines) + output, errors
 
     def survivors(self) -> list[psutil.Process]:
-        """Its processes that are still alive."""
         return [child for child in self.children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
     def child(self, module: str) -> psutil.Process:
-        """The child that runs a module."""
         return next(child for child in self.children if module in child.cmdline())
 
 

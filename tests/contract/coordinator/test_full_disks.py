@@ -32,7 +32,6 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 async def small_cluster(disk: SmallDisk) -> AsyncIterator[Cluster]:
-    """A cluster whose runs are on the small disk."""
     cluster = Cluster(disk.folder)
     await cluster.open()
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))

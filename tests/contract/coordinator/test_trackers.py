@@ -206,8 +206,6 @@ async def test_a_missing_package_is_reported_before_anything_starts(
 
 
 class Slow:
-    """Takes nothing until it may."""
-
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
         self.steps: list[int] = []
@@ -240,8 +238,6 @@ async def test_a_run_does_not_wait_for_a_slow_tracker_which_gets_everything_in_t
 
 
 class Broken:
-    """Takes one step, then fails."""
-
     def __init__(self) -> None:
         self.steps: list[int] = []
 

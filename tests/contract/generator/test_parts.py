@@ -17,7 +17,6 @@ SAMPLING = sampling_to_wire(SamplingParams(1.0, 12, ()))
 
 
 def at_gate(generator: Generator, num_tokens: int) -> None:
-    """Lets each completion wait with so many tokens."""
     generator.engine.sample_gate = asyncio.Event()
     generator.engine.tokens_at_gate = num_tokens
 

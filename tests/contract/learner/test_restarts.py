@@ -34,7 +34,6 @@ async def add_learner(cluster: Cluster, worker_id: str, **settings: Any) -> None
 
 
 async def replace_learner(cluster: Cluster) -> None:
-    """Kills the learner of a run, and adds another one."""
     await cluster.kill("learner-0")
     await cluster.until("restarting")
     await add_learner(cluster, "learner-1")

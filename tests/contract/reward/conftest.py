@@ -35,7 +35,6 @@ def custom(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 async def reward() -> AsyncIterator[RewardService]:
-    """A service for a run of a cluster."""
     service = RewardService(ALLOWED)
     yield service
     await service.close()

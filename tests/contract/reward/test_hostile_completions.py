@@ -53,8 +53,6 @@ MEASURES = {"max_length", "up_to_max_length", "soft_overlong", "repetition_penal
 
 @dataclass(frozen=True)
 class RunningService:
-    """A reward service and its folder for temporary files."""
-
     reward: RewardProcess
     temporary: Path
 
@@ -199,7 +197,6 @@ async def test_hanging_completions_leave_the_others_a_share_of_their_throughput(
 
 
 async def alone_and_beside_hanging(reward: RewardProcess) -> tuple[float, float]:
-    """Returns scores per second alone, and beside programs that hang."""
     alone = await gsm8k_per_second(reward, seconds=1.0)
     stop = asyncio.Event()
 

@@ -40,7 +40,6 @@ async def until(stub: Any, wanted: str, **attributes: str) -> pb.RunEvent:
 
 
 def lose_sandboxes(reward: int, bwrap: Path) -> None:
-    """Removes bubblewrap and kills the sandboxes that it runs."""
     bwrap.unlink()
     for child in psutil.Process(reward).children(recursive=True):
         # A process inside a sandbox may already have ended with it.

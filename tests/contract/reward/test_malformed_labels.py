@@ -27,8 +27,6 @@ def config(model: Path, tmp_path: Path, labels: list[str], held_out: list[str], 
 
 
 class CountingReward(ScriptedReward):
-    """Records the number of labels in each request."""
-
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[int] = []

@@ -103,7 +103,6 @@ class Replicas:
 
 @asynccontextmanager
 async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[RewardPool]:
-    """Runs a `RewardPool` over services behind real gRPC."""
     async with AsyncExitStack() as stack:
         members = []
         for number, servicer in enumerate(servicers):

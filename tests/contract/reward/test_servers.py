@@ -154,8 +154,6 @@ async def test_an_unavailable_or_busy_server_is_retried_and_an_internal_error_is
 
 
 class Strict(Scripted):
-    """A scripted server that checks labels."""
-
     async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
         truth = request.ground_truths[0]
         bad = [reward_pb2.LabelProblem(index=0, reason="is short")] if len(truth.label.string_value) < 3 else []

@@ -24,8 +24,6 @@ class Recording(
     generator_pb2_grpc.GeneratorServiceServicer,
     learner_pb2_grpc.LearnerServiceServicer,
 ):
-    """Records the beginning and the end of its handlers."""
-
     def __init__(self):
         self.begun = asyncio.Event()
         self.closed = asyncio.Event()
@@ -252,8 +250,6 @@ async def test_a_channel_reconnects_soon_after_a_restart_of_the_peer():
 
 
 class Reading(learner_pb2_grpc.LearnerServiceServicer):
-    """Reads a batch like the learner."""
-
     def __init__(self, num_sent):
         self.num_sent = num_sent
         self.has_all = asyncio.Event()

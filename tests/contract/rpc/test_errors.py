@@ -163,8 +163,6 @@ async def test_a_handler_whose_work_is_canceled_answers_at_once(servicer, addres
 
 
 class Refusing(learner_pb2_grpc.LearnerServiceServicer, reward_pb2_grpc.RewardServiceServicer):
-    """Raises at the first request of a stream."""
-
     async def TrainStep(self, request_iterator, context):
         async for _ in request_iterator:
             raise errors.FailedPrecondition("the batch was built for version 3")

@@ -69,7 +69,6 @@ def connection(address: str, begin: bytes = b"") -> socket.socket:
 
 
 def is_closed(plain: socket.socket) -> bool:
-    """Whether the server has closed a connection."""
     try:
         while plain.recv(1 << 16):
             pass
@@ -210,8 +209,6 @@ async def test_a_unary_call_without_its_request_ends_at_its_deadline() -> None:
 
 
 class Streaming(environment_pb2_grpc.EnvironmentServiceServicer):
-    """Reads a stream of requests to its end."""
-
     async def RunEpisode(
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[environment_pb2.RunEpisodeResponse]:

@@ -53,8 +53,6 @@ async def next_of(queue):
 
 
 class LogRecorder(logging.Handler):
-    """Records the worker's log."""
-
     def __init__(self):
         super().__init__()
         self.records = []

@@ -39,8 +39,6 @@ def message(num_bytes: int) -> bytes:
 
 
 class Reader(learner_pb2_grpc.LearnerServiceServicer, reward_pb2_grpc.RewardServiceServicer):
-    """Reads streams to their end."""
-
     async def TrainStep(self, requests: AsyncIterator[Any], context: Any) -> learner_pb2.TrainStepResponse:
         async for _ in requests:
             pass
@@ -102,8 +100,6 @@ async def test_a_completion_that_no_message_takes_costs_its_group_alone(cluster:
 
 
 class Long(coordinator_pb2_grpc.CoordinatorServiceServicer):
-    """Answers with more than a message takes."""
-
     async def GetRun(self, request: pb.GetRunRequest, context: object) -> pb.GetRunResponse:
         return pb.GetRunResponse(run=pb.Run(message="x" * MAX_MESSAGE_BYTES))
 

@@ -20,7 +20,6 @@ def endless_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def begin(cluster: Cluster, model: Path) -> None:
-    """Starts a run with one worker of each kind, and waits for its second step."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
     await cluster.start(arithmetic_config(model, run={"num_steps": 8}, checkpoint={"every_steps": 2}))
     await cluster.until(lambda event: event.kind == "step" and event.attributes["step"] >= 2)

@@ -22,8 +22,6 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Gated(generator_pb2_grpc.GeneratorServiceServicer):
-    """Finishes `GenerateGroup` when the gate opens."""
-
     def __init__(self):
         self.begun = asyncio.Event()
         self.gate = asyncio.Event()

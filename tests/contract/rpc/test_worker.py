@@ -23,8 +23,6 @@ NOBODY = "127.0.0.1:1"
 
 
 class Running:
-    """A worker process and its output."""
-
     def __init__(self, process, serving):
         self.process = process
         self.address = serving["address"]

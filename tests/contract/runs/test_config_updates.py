@@ -21,7 +21,6 @@ from tests.support.waiting import eventually
 
 
 async def start_slowly(cluster: Cluster, model: Path, num_steps: int = 6) -> None:
-    """Starts a run, and returns after its second step."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"num_steps": num_steps}), run_id="updated")
     await cluster.until("step", step=2)

@@ -18,7 +18,6 @@ NUM_PROMPTS = 6
 
 
 def config(model: Path, evaluation: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
-    """Configures a run with held-out questions."""
     questions = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": NUM_PROMPTS}
     return arithmetic_config(model, evaluation=questions | evaluation, **sections)
 
@@ -32,7 +31,6 @@ def evaluation_requests(*generators: ScriptedGenerator) -> list[generator_pb2.Ge
 
 
 async def until_questions_arrive(generator: ScriptedGenerator, num_questions: int) -> None:
-    """Returns once a generator has received `num_questions` held-out questions."""
     async with generator.asked, asyncio.timeout(120):
         await generator.asked.wait_for(lambda: len(evaluation_requests(generator)) >= num_questions)
 

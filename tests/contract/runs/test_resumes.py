@@ -25,7 +25,6 @@ async def resume(cluster: Cluster, run_id: str, changes: dict[str, Any]) -> pb.R
 
 
 async def finish_two_steps(cluster: Cluster, model: Path, **sections: dict[str, Any]) -> None:
-    """Runs "short" to its end."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01))
     await cluster.run_to_end(arithmetic_config(model, run={"num_steps": 2}, **sections), run_id="short")
 

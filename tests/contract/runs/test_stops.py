@@ -13,13 +13,11 @@ QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}
 
 
 async def stop(cluster: Cluster, mode: pb.StopMode.ValueType) -> tuple[pb.Run, list[pb.RunEvent]]:
-    """Stops the run; returns it and its events, once it has ended."""
     await cluster.stop(mode)
     return await cluster.end()
 
 
 async def start_slowly(cluster: Cluster, model: Path, **sections: dict[str, Any]) -> None:
-    """Starts a run of 40 steps, and returns after the second."""
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(arithmetic_config(model, run={"num_steps": 40}, evaluation=QUESTIONS, **sections))
     await cluster.until("step", step=2)

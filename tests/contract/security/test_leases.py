@@ -28,8 +28,6 @@ from tests.support.waiting import PATIENCE_S
 
 
 class Coordinator:
-    """A real coordinator's registry, and a client that registers workers with it."""
-
     def __init__(self, registry: WorkerRegistry, address: str, credentials: Credentials) -> None:
         self.registry = registry
         self.address = address

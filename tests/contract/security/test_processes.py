@@ -33,14 +33,12 @@ HEALTHCHECK = (PYTHON, "-m", "shoal.rpc.healthcheck")
 
 
 async def run(*command: str | Path, **environment: str) -> tuple[int | None, str]:
-    """Runs a command to its end. Returns its exit code and its output."""
     code, out, error = await ended(*command, **environment)
     return code, out + error
 
 
 @asynccontextmanager
 async def service(kind: str, *options: str | Path, log: Path, **environment: str) -> AsyncIterator[psutil.Process]:
-    """Runs `python -m services.KIND` until the end of the block."""
     with log.open("wb") as output:
         started = await asyncio.create_subprocess_exec(
             *(PYTHON, "-m", f"services.{kind}", "--metrics-port", "0", *map(str, options)),

@@ -42,8 +42,6 @@ async def test_every_rpc_refuses_a_caller_without_permission_before_its_request_
 
 
 class Parser:
-    """A coordinator that counts the requests that it parses."""
-
     def __init__(self) -> None:
         self.num_parsed = 0
 

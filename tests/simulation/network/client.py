@@ -54,11 +54,9 @@ class Network:
         return exchange
 
     def listens(self, address: str) -> bool:
-        """Whether a process answers at an address."""
         return address in self._servers
 
     async def open_connection(self, host: str, port: int) -> tuple[None, "_Writer"]:
-        """Connects as `asyncio.open_connection` does."""
         loop, address = asyncio.get_running_loop(), f"{host}:{port}"
         server = self._servers.get(address)
         peer = self._last.get(address) if server is None else server.process
@@ -68,7 +66,6 @@ class Network:
         return None, _Writer()
 
     def cut(self, one: Process, other: Process) -> None:
-        """Breaks the connections between two processes."""
         for exchange in [each for each in self._open if {each.client, each.server} == {one, other}]:
             exchange.break_off()
 
@@ -87,8 +84,6 @@ class _Writer:
 
 
 class Channel(grpc.aio.Channel):
-    """A channel to one address."""
-
     def __init__(self, network: Network, address: str, options: dict[str, Any]) -> None:
         self._network = network
         self._address = address
@@ -188,7 +183,6 @@ class Call:
             self._exchange.half_close()
 
     async def _try(self) -> None:
-        """Makes attempts until one ends the call."""
         for number in range(1, self._max_attempts + 1):
             status = await self._attempt()
             is_final = (

@@ -19,8 +19,6 @@ _ORDER_S = 1e-6
 
 @dataclass(frozen=True)
 class Status:
-    """The end of a call, as the client sees it."""
-
     code: grpc.StatusCode
     details: str = ""
     trailers: Metadata = ()
@@ -71,7 +69,6 @@ class Exchange:
     # The server's end.
 
     async def requests(self) -> AsyncIterator[bytes]:
-        """Yields the requests as they arrive."""
         while (request := await self._requests.get()) is not _END:
             yield request
 

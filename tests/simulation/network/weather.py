@@ -29,13 +29,11 @@ class Weather:
     """By the names of two processes, the time until which no message passes between them."""
 
     def latency_s(self) -> float:
-        """Returns how long a message takes."""
         if self.rng.random() < self.slow_share:
             return self.rng.random() * self.slow_s
         return 0.0002 + 0.004 * self.rng.random()
 
     def breaks(self) -> Break | None:
-        """Returns where a call breaks; None for most."""
         if self.rng.random() >= self.break_share:
             return None
         return self.rng.choice(list(Break))

@@ -31,8 +31,6 @@ _BROADCAST_S = 0.2
 
 @dataclass(frozen=True)
 class _Save:
-    """A checkpoint whose state is written."""
-
     version: WeightVersion
     finished: "asyncio.Task[learner_pb2.LearnerServiceSaveCheckpointResponse]"
 

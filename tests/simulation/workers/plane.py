@@ -8,8 +8,6 @@ from tests.simulation.workers.weight_group import WeightGroup
 
 @dataclass(frozen=True)
 class TrainedGroup:
-    """A group that a step trained on."""
-
     group_id: str
     oldest: WeightVersion
     """The oldest weights that sampled a token of it."""
@@ -17,8 +15,6 @@ class TrainedGroup:
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """A step that was applied."""
-
     before: WeightVersion
     """The weights that it changed."""
     groups: tuple[TrainedGroup, ...]
@@ -30,8 +26,6 @@ History = tuple[TrainedStep, ...]
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint on the learner's disk."""
-
     history: History
     sha256: str
 
@@ -76,5 +70,4 @@ class Plane:
     """What must not happen, and did."""
 
     def report(self, fault: str) -> None:
-        """Records what must not happen."""
         self.reports.append(fault)

@@ -20,8 +20,6 @@ class Weights:
 
 @dataclass(eq=False)
 class WeightGroup:
-    """The group of one epoch."""
-
     epoch: int
     world_size: int
     timeout_s: float
@@ -60,7 +58,6 @@ class WeightGroup:
         self.changed.notify()
 
     def abort(self, reason: str) -> None:
-        """Breaks the group for all its members."""
         self.why_broken = self.why_broken or reason
         self.changed.notify()
 

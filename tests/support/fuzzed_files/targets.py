@@ -37,8 +37,6 @@ Read = Callable[[bytes, Path], object]
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of files."""
-
     read: Read
     """Gets the contents and an empty folder. May raise `ShoalError` alone."""
     seeds: Callable[[], Sequence[bytes]]
