@@ -42,7 +42,7 @@ class Cluster:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(cls, data_dir: Path) -> AsyncIterator[Self]:
-        data_dir.mkdir()
+        data_dir.mkdir(exist_ok=True)
         cluster = cls(data_dir)
         await cluster.open()
         try:
@@ -52,11 +52,7 @@ class Cluster:
 
     async def open(self) -> None:
         server = RpcServer(listen="127.0.0.1:0")
-        server.add(
-            ADD_TO_SERVER[COORDINATOR],
-            CoordinatorService(self.runs, self.registry),
-            COORDINATOR,
-        )
+        server.add(ADD_TO_SERVER[COORDINATOR], CoordinatorService(self.runs, self.registry), COORDINATOR)
         await server.start()
         self._servers.append(server)
         self.address = f"127.0.0.1:{server.port}"
@@ -165,9 +161,8 @@ class Cluster:
         return await self.finish(step, attempt=attempt)
 
     def metrics(self, run_id: str = "*") -> list[dict[str, float]]:
-        return [
-            json.loads(line) for line in next(self.data_dir.glob(f"{run_id}/metrics.jsonl")).read_text().splitlines()
-        ]
+        text = next(self.data_dir.glob(f"{run_id}/metrics.jsonl")).read_text()
+        return [json.loads(line) for line in text.splitlines()]
 
     async def groups(self) -> list[pb.RolloutGroup]:
         groups: list[pb.RolloutGroup] = []

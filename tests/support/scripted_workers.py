@@ -39,6 +39,8 @@ from tests.support.tiny_model import byte_level_encoder
 ENCODER = byte_level_encoder()
 HASHES = [weights_pb2.TensorHash(name="w", xxh3="00")]
 CANARY = weights_pb2.Canary(logprobs=np.zeros(3, "<f4").tobytes())
+HELD_OUT = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
+"""The table `[evaluation]` of a run with four questions."""
 READY = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_READY)
 
 
@@ -230,15 +232,15 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
 
     kind = worker_pb2.WORKER_KIND_REWARD
 
-    def __init__(self) -> None:
-        self.failing = False
+    def __init__(self, *, constant: float | None = None, failing: bool = False) -> None:
+        self.failing = failing
         self.unconfigured = False
         """Refuse to score, as a process does that has just replaced another."""
         self.malformed: set[str] = set()
         """Labels that it reports as malformed."""
         self.checks_no_labels = False
         """Offer no `CheckLabels`, as a service that is not Shoal's may."""
-        self.constant: float | None = None
+        self.constant = constant
         self.may_score = asyncio.Event()
         """While it is not set, completions of `held_source` wait for their scores."""
         self.held_source = ""

@@ -26,9 +26,7 @@ def rollouts(cluster: Cluster) -> list[learner_pb2.TrainRollout]:
 
 
 async def test_active_sampling_stops_at_its_cap(cluster: Cluster, model: Path) -> None:
-    reward = ScriptedReward()
-    reward.constant = 1.0
-    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(ScriptedReward(constant=1.0),))
     grpo = {"active_sampling": True, "max_refills": 2, "max_skipped_steps": 1, "max_staleness": 0}
     await cluster.start(arithmetic_config(model, grpo=grpo))
     run, _ = await cluster.end()
@@ -94,8 +92,8 @@ async def test_a_trained_policy_whose_last_hundred_groups_are_all_right_finishes
     await cluster.start(arithmetic_config(model, run={"num_steps": 900}), run_id="right")
     await cluster.until("step", step=2)
     reward.constant = 1.0
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and 2 <= run.policy_version < 900, run
+    run, events = await cluster.finish()
+    assert 2 <= run.policy_version < 900, run
     [learned] = of_kind(events, "prompts_learned")
     assert learned.attributes["num_groups"] >= 100 and kinds(events).count("exported") == 1, learned
 
@@ -104,9 +102,7 @@ async def test_a_trained_policy_whose_last_hundred_groups_are_all_right_finishes
 async def test_a_run_that_has_learned_every_prompt_is_finished_with_an_export_and_stays_so(
     cluster: Cluster, model: Path, keep_zero_signal: bool
 ) -> None:
-    reward = ScriptedReward()
-    reward.constant = 1.0
-    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(ScriptedReward(constant=1.0),))
     config = arithmetic_config(
         model,
         grpo={"easy_rate": 1.0, "max_staleness": 0, "keep_zero_signal": keep_zero_signal},

@@ -32,13 +32,9 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 async def small_cluster(disk: SmallDisk) -> AsyncIterator[Cluster]:
-    cluster = Cluster(disk.folder)
-    await cluster.open()
-    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
-    try:
+    async with Cluster.running(disk.folder) as cluster:
+        await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
         yield cluster
-    finally:
-        await cluster.close()
 
 
 async def start(cluster: Cluster, model: Path, *, num_steps: int = 12) -> None:
@@ -99,8 +95,7 @@ async def test_a_generator_that_joins_while_the_disk_is_full_takes_part_once_the
     await small_cluster.add(late, "generator-late")
     await small_cluster.until(lambda event: event.kind == "worker_joined" and "generator-late" in str(event))
     disk.free()
-    run, _ = await small_cluster.end()
-    assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, 0), run.message
+    await small_cluster.finish(attempt=0)
     assert late.num_loads, "it never got weights"
     await check_lineage(small_cluster, 12)
 
@@ -142,9 +137,7 @@ async def test_a_run_whose_coordinator_ends_on_a_full_disk_goes_on_once_it_is_st
     assert not left.state.has_ended and left.state is not RunState.STOPPING, left
     if not starts_on_a_full_disk:
         disk.free()
-    again = Cluster(disk.folder)
-    await again.open()
-    try:
+    async with Cluster.running(disk.folder) as again:
         again.runs.take_up()
         await again.add_all(ScriptedGenerator(again.plane, delay_s=0.02))
         if starts_on_a_full_disk:
@@ -155,8 +148,6 @@ async def test_a_run_whose_coordinator_ends_on_a_full_disk_goes_on_once_it_is_st
         await again.finish(12, attempt=1)
         assert RunRecord.load_as_left(disk.folder / "full").attempt == 1
         await check_lineage(again, 12)
-    finally:
-        await again.close()
 
 
 async def test_training_goes_on_without_checkpoints_while_their_disk_is_full(cluster: Cluster, model: Path) -> None:
@@ -171,8 +162,7 @@ async def test_training_goes_on_without_checkpoints_while_their_disk_is_full(clu
         disk.free()
         events = await cluster.until("checkpoint")
         assert sorted(path.name for path in checkpoints.iterdir()) == [events[-1].attributes["checkpoint_id"]]
-        run, events = await cluster.end()
-    assert (run.state, run.policy_version) == (pb.RUN_STATE_FINISHED, 13), run.message
+        _, events = await cluster.finish(13)
     failed = [int(event.attributes["policy_version"]) for event in events if event.kind == "checkpoint_failed"]
     assert failed[:2] == [2, 3], failed
 

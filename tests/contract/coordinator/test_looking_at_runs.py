@@ -24,8 +24,7 @@ async def listed(cluster: Cluster, **fields: Any) -> list[pb.RolloutGroup]:
 async def test_folder_and_coordinator_agree_and_every_filter_shows_what_the_run_did(
     cluster: Cluster, model: Path
 ) -> None:
-    reward = ScriptedReward()
-    reward.failing = True
+    reward = ScriptedReward(failing=True)
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01), rewards=(reward,))
     config = arithmetic_config(model, run={"num_steps": NUM_STEPS}, reward={"max_failed_share": 1.0})
     await cluster.start(config, run_id="sums")

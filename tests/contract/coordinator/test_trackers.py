@@ -6,6 +6,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,17 @@ from services.coordinator.reporting.trackers.trackers import TrackerThread
 from shoal.errors import FailedPrecondition
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
-from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
+from tests.support.scripted_workers import HELD_OUT, ScriptedGenerator, arithmetic_config
 from tests.support.waiting import eventually
 
-needs_tensorboard = pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="needs tensorboard: pip install 'shoal[tracking]'"
-)
-needs_wandb = pytest.mark.skipif(
-    importlib.util.find_spec("wandb") is None, reason="needs wandb: pip install 'shoal[tracking]'"
-)
-needs_trackio = pytest.mark.skipif(
-    importlib.util.find_spec("trackio") is None, reason="needs trackio: pip install 'shoal[trackio]'"
-)
-HELD_OUT = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
+
+def needs(package: str, extra: str) -> pytest.MarkDecorator:
+    is_missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(is_missing, reason=f"needs {package}: pip install 'shoal[{extra}]'")
+
+
+needs_tensorboard, needs_wandb = needs("tensorboard", "tracking"), needs("wandb", "tracking")
+needs_trackio = needs("trackio", "trackio")
 
 
 def config(model: Path, tracking: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
@@ -45,10 +44,6 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 @needs_tensorboard
 async def test_tensorboard_shows_the_values_of_metrics_jsonl_also_after_a_resume(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
@@ -60,8 +55,7 @@ async def test_tensorboard_shows_the_values_of_metrics_jsonl_also_after_a_resume
     assert (await cluster.end())[0].state == pb.RUN_STATE_FAILED
     await cluster.add(cluster.learner, "learner-1")
     await cluster.run_to_end({}, run_id="tracked", resume=True)
-    folder = cluster.data_dir / "tracked"
-    shown, written = scalars(folder / "tensorboard"), rows(folder)
+    shown, written = scalars(cluster.data_dir / "tracked" / "tensorboard"), cluster.metrics()
     for row in written:
         step = int(row.pop("step"))
         for name, value in row.items():
@@ -76,7 +70,7 @@ async def test_weights_and_biases_writes_an_offline_run_with_every_row(cluster: 
     _, events = await cluster.run_to_end(config(model, tracking, run={"num_steps": 3}), run_id="offline")
     assert "tracker_failed" not in kinds(events), kinds(events)
     (path,) = (cluster.data_dir / "offline" / "wandb").glob("offline-run-*/run-*.wandb")
-    expected = rows(cluster.data_dir / "offline")
+    expected = cluster.metrics()
     # W&B's own process writes the file, and may finish after the run.
     await eventually(lambda: _read_wandb(path)[0] == expected, "W&B has written every row")
     _, about = _read_wandb(path)
@@ -148,7 +142,7 @@ async def test_trackio_has_every_row_also_after_a_resume(
         for row in SQLiteStorage.get_logs("sums", "tracked")
         if "restored_to_step" not in row
     ]
-    assert shown == rows(cluster.data_dir / "tracked")
+    assert shown == cluster.metrics()
 
 
 @needs_tensorboard
@@ -205,18 +199,24 @@ async def test_a_missing_package_is_reported_before_anything_starts(
     assert not (cluster.data_dir / "none").exists()
 
 
-class Slow:
-    def __init__(self) -> None:
-        self.may_go_on = threading.Event()
-        self.steps: list[int] = []
+@dataclass
+class Steps:
+    """A tracker that keeps the steps of the metrics that it gets."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.may_go_on.wait()
-        self.steps.append(step)
+    steps: list[int] = field(default_factory=list)
 
     def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
     def restored(self, step: int) -> None: ...
+
+
+@dataclass
+class Slow(Steps):
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.may_go_on.wait()
+        self.steps.append(step)
 
     def close(self, *, failed: bool) -> None:
         self.steps.append(-1)
@@ -233,22 +233,15 @@ async def test_a_run_does_not_wait_for_a_slow_tracker_which_gets_everything_in_t
     events = await cluster.until("state", state="FINISHED")
     assert kinds(events).count("step") == 4 and not slow.steps, (kinds(events), slow.steps)
     slow.may_go_on.set()
-    run, _ = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and slow.steps == [0, 1, 2, 3, 4, 4, -1], slow.steps
+    await cluster.finish()
+    assert slow.steps == [0, 1, 2, 3, 4, 4, -1], slow.steps
 
 
-class Broken:
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
+class Broken(Steps):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         if self.steps:
             raise OSError("the network is down")
         self.steps.append(step)
-
-    def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None: ...
-
-    def restored(self, step: int) -> None: ...
 
     def close(self, *, failed: bool) -> None:
         raise AssertionError("a tracker that failed is not called again")

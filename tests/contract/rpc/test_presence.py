@@ -38,8 +38,7 @@ async def test_a_run_goes_on_without_waiting_for_the_lease_of_a_process_that_end
     cluster.learner.batches = batches
     successors = {LEARNER: cluster.learner, GENERATOR: ScriptedGenerator(cluster.plane), REWARD: ScriptedReward()}
     await cluster.add(successors[kind], f"{name}-1")
-    run, events = await cluster.end()
-    assert (run.state, run.attempt) == (pb.RUN_STATE_FINISHED, int(kind == LEARNER)), run.message
+    _, events = await cluster.finish(attempt=int(kind == LEARNER))
     assert kinds(events).count("worker_lost") == 1, kinds(events)
 
 

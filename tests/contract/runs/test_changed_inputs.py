@@ -84,15 +84,11 @@ async def test_a_run_that_its_coordinator_takes_up_again_does_not_go_on_with_oth
     await cluster.until("checkpoint")
     await cluster.runs.close(grace_s=60)
     write_sums(tmp_path / "train.jsonl", [(a, 2) for a in range(40)])
-    again = Cluster(cluster.data_dir)
-    await again.open()
-    try:
+    async with Cluster.running(cluster.data_dir) as again:
         again.runs.take_up()
         run, _ = await again.end()
         assert run.state == pb.RUN_STATE_FAILED and "data.sources: " in run.message, run
         assert run.policy_version > 0
-    finally:
-        await again.close()
 
 
 async def test_another_base_model_is_refused(cluster: Cluster, model: Path, tmp_path: Path) -> None:

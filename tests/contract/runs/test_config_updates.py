@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 from services.coordinator.workers import registry
 from shoal.errors import Aborted, FailedPrecondition, InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
+from tests.contract.coordinator.test_algorithm import query
 from tests.support.cluster import Cluster, kinds, of_kind
 from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, arithmetic_config
 from tests.support.waiting import eventually
@@ -43,7 +42,7 @@ async def test_a_new_learning_rate_trains_from_the_next_step_on_and_no_restore_g
     await start_slowly(cluster, model)
     run = await update(cluster, {"learner": {"learning_rate": 3e-4}})
     assert learning_rate(run) == 3e-4
-    run, events = await cluster.finish()
+    _, events = await cluster.finish()
     ((version, config),) = cluster.learner.configs
     assert config.learner.learning_rate == 3e-4
     (applied,) = of_kind(events, "config_applied")
@@ -52,8 +51,7 @@ async def test_a_new_learning_rate_trains_from_the_next_step_on_and_no_restore_g
         event.attributes["policy_version"] for event in events[: events.index(applied)] if event.kind == "checkpoint"
     ]
     assert saved[-1] == version, f"the change came at step {version}, the checkpoints before it are of {saved}"
-    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
-        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    rows = query(cluster, "SELECT policy_version, fields FROM config_changes")
     assert rows == [(version, '{"learner.learning_rate": "1e-06 -> 0.0003"}')], rows
 
 
@@ -63,8 +61,8 @@ async def test_a_run_whose_last_step_is_under_way_can_be_extended_and_ends_with_
     await start_slowly(cluster, model, num_steps=4)
     run = await update(cluster, {"run": {"num_steps": 9}})
     assert run.num_steps == 9, "the answer has the run as it was before"
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.num_steps) == (pb.RUN_STATE_FINISHED, 9, 9), run.message
+    run, events = await cluster.finish(9)
+    assert run.num_steps == 9
     assert [event.attributes["step"] for event in events if event.kind == "step"] == list(range(1, 10))
     assert cluster.learner.configs[-1][1].run.num_steps == 9
 
@@ -112,10 +110,10 @@ async def test_an_update_after_the_last_step_is_refused_and_changes_nothing(
 
     monkeypatch.setattr(ScriptedLearner, "ExportModel", export_late)
     await start_slowly(cluster, model, num_steps=4)
-    run, _ = await cluster.end()
-    assert refusals and run.state == pb.RUN_STATE_FINISHED, run.message
+    run, _ = await cluster.finish(4)
+    assert refusals
     config = json_format.MessageToDict(run.config)
-    assert (run.policy_version, run.num_steps, config["run"]["num_steps"]) == (4, 4, 4)
+    assert (run.num_steps, config["run"]["num_steps"]) == (4, 4)
 
 
 async def test_an_update_says_which_fields_need_a_resume_and_changes_nothing(cluster: Cluster, model: Path) -> None:
@@ -204,12 +202,11 @@ async def test_groups_that_wait_for_a_step_are_judged_by_its_settings_as_after_a
     await cluster.until("restarting")
     cluster.learner = ScriptedLearner(cluster.plane)
     await cluster.add(cluster.learner, "learner-1")
-    run, events = await cluster.finish(4, attempt=1)
+    _, events = await cluster.finish(4, attempt=1)
     assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [1]
     assert right_samples(cluster.learner.batches[0]) == first, "the step is another one after a restore"
     assert kinds(events).count("config_applied") == 1
-    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
-        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    rows = query(cluster, "SELECT policy_version, fields FROM config_changes")
     assert rows == [(1, '{"grpo.max_wrong_completion_tokens": "unset -> 1"}')], rows
 
 
@@ -235,11 +232,10 @@ async def test_a_change_whose_learner_dies_between_its_checkpoint_and_its_applic
     await cluster.until("restarting")
     cluster.learner = ScriptedLearner(cluster.plane)
     await cluster.add(cluster.learner, "learner-1")
-    run, events = await cluster.finish(14, attempt=1)
+    _, events = await cluster.finish(14, attempt=1)
     (applied,) = of_kind(events, "config_applied")
     version = applied.attributes["policy_version"]
     assert [event.attributes["policy_version"] for event in events if event.kind == "restored"] == [version]
-    with closing(sqlite3.connect(Path(run.path) / "ledger.sqlite")) as ledger:
-        rows = ledger.execute("SELECT policy_version, fields FROM config_changes").fetchall()
+    rows = query(cluster, "SELECT policy_version, fields FROM config_changes")
     fields = {"learner.learning_rate": "1e-06 -> 0.0003", "run.num_steps": "12 -> 14"}
     assert [(version, json.loads(text)) for version, text in rows] == [(version, fields)], rows

@@ -163,15 +163,10 @@ async def test_an_evaluation_samples_with_its_own_settings_and_seeds(cluster: Cl
     assert [list(r.seeds) for r in first] == [list(r.seeds) for r in last], "the seeds differ between policies"
 
 
-async def test_evaluations_do_not_change_what_is_trained_on(cluster: Cluster, model: Path, tmp_path: Path) -> None:
+async def test_evaluations_do_not_change_what_is_trained_on(model: Path, tmp_path: Path) -> None:
     async def trained_on(evaluation: dict[str, Any]) -> list[tuple[int, str, list[int]]]:
-        generator = ScriptedGenerator(cluster.plane)
-        beside = Cluster(tmp_path / f"runs-{len(evaluation)}")
-        beside.data_dir.mkdir()
-        generator.plane = beside.plane
-        await beside.open()
-        try:
-            await beside.add_all(generator)
+        async with Cluster.running(tmp_path / f"runs-{len(evaluation)}") as beside:
+            await beside.add_all(ScriptedGenerator(beside.plane))
             sections = {"run": {"num_steps": 4}, "grpo": {"max_staleness": 0}}
             await beside.start(
                 config(model, evaluation, **sections) if evaluation else arithmetic_config(model, **sections)
@@ -181,8 +176,6 @@ async def test_evaluations_do_not_change_what_is_trained_on(cluster: Cluster, mo
                 (group.order_number, group.prompt_id, [rollout.num_tokens for rollout in group.rollouts])
                 for group in await beside.groups()
             ]
-        finally:
-            await beside.close()
 
     with_evaluations, without = await trained_on({"every_steps": 1}), await trained_on({})
     assert with_evaluations == without
@@ -214,8 +207,8 @@ async def test_training_waits_for_answers_but_not_for_their_scores(cluster: Clus
     events = await cluster.until("step")
     assert "evaluation" not in kinds(events), "the step waited for scores"
     reward.may_score.set()
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and steps_of_evaluations(events) == [0, 2], run.message
+    _, events = await cluster.finish()
+    assert steps_of_evaluations(events) == [0, 2], kinds(events)
 
 
 async def test_checkpoints_and_pauses_are_answered_during_an_evaluation(cluster: Cluster, model: Path) -> None:
@@ -227,8 +220,8 @@ async def test_checkpoints_and_pauses_are_answered_during_an_evaluation(cluster:
     saved = await cluster.save_checkpoint()
     assert saved.policy_version == 0
     await cluster.resume()
-    run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FINISHED and steps_of_evaluations(events) == [0, 1], run.message
+    _, events = await cluster.finish()
+    assert steps_of_evaluations(events) == [0, 1], kinds(events)
 
 
 async def test_a_stop_does_not_wait_for_an_evaluation(cluster: Cluster, model: Path) -> None:
@@ -250,9 +243,7 @@ async def test_an_evaluation_can_be_requested_at_any_time(cluster: Cluster, mode
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.05))
     await cluster.start(config(model, {"on_start": False}, run={"num_steps": 1000}))
     await cluster.until("step", step=2)
-    answers = await asyncio.gather(
-        *(cluster.evaluate() for _ in range(2)),
-    )
+    answers = await asyncio.gather(*(cluster.evaluate() for _ in range(2)))
     for answer in answers:
         assert answer.version.policy_version >= 2 and answer.num_prompts == NUM_PROMPTS == answer.num_scored, answer
         assert 0 <= answer.metrics["eval/pass_at_1"] <= 1

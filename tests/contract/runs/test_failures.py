@@ -11,8 +11,7 @@ from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, ar
 async def test_a_run_of_skipped_steps_fails_with_a_checkpoint_and_resumes_behind_them(
     cluster: Cluster, model: Path
 ) -> None:
-    reward = ScriptedReward()
-    reward.constant = 1.0
+    reward = ScriptedReward(constant=1.0)
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     grpo = {"max_skipped_steps": 2, "max_staleness": 0, "group_size": 8}
     await cluster.start(arithmetic_config(model, grpo=grpo, run={"num_steps": 2}), run_id="flat")

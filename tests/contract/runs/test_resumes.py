@@ -14,9 +14,7 @@ from google.protobuf.struct_pb2 import Struct
 from shoal.errors import InvalidArgument
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, of_kind
-from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
-
-QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4}
+from tests.support.scripted_workers import HELD_OUT, ScriptedGenerator, arithmetic_config
 
 
 async def resume(cluster: Cluster, run_id: str, changes: dict[str, Any]) -> pb.Run:
@@ -30,11 +28,11 @@ async def finish_two_steps(cluster: Cluster, model: Path, **sections: dict[str, 
 
 
 async def test_a_finished_run_is_extended_and_skips_or_repeats_no_group(cluster: Cluster, model: Path) -> None:
-    await finish_two_steps(cluster, model, evaluation=QUESTIONS, learner={"lr_scheduler": "linear"})
+    await finish_two_steps(cluster, model, evaluation=HELD_OUT, learner={"lr_scheduler": "linear"})
     run = await resume(cluster, "short", {"run": {"num_steps": 5}, "checkpoint": {"every_steps": 1}})
     assert run.num_steps == 5
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.num_steps) == (pb.RUN_STATE_FINISHED, 5, 5), run.message
+    run, events = await cluster.finish(5)
+    assert run.num_steps == 5
     await cluster.check_every_group_was_used_once(5)
     evaluated = [event.attributes["policy_version"] for event in events if event.kind == "evaluation"]
     exported = [event.attributes["policy_version"] for event in events if event.kind == "exported"]
@@ -63,7 +61,7 @@ async def test_a_stopped_run_ends_at_its_present_step_with_an_evaluation_and_its
     cluster: Cluster, model: Path
 ) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
-    sections = {"run": {"num_steps": 40}, "evaluation": QUESTIONS | {"on_start": False}}
+    sections = {"run": {"num_steps": 40}, "evaluation": HELD_OUT | {"on_start": False}}
     await cluster.start(arithmetic_config(model, **sections), run_id="enough")
     await cluster.until("step", step=3)
     await cluster.stop()
@@ -110,10 +108,8 @@ async def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_used(
     damaged = newest / ("manifest.json" if damage == "manifest" else "ledger.sqlite")
     damaged.write_bytes(damaged.read_bytes()[:-100])  # As a disk that lost its last write leaves it.
     await resume(cluster, "short", {"run": {"num_steps": 4}})
-    run, events = await cluster.end()
-    assert (run.state, run.policy_version, run.last_checkpoint_id) == (
-        pb.RUN_STATE_FINISHED, 4, "step-00000004",
-    ), run.message  # fmt: skip
+    run, events = await cluster.finish(4)
+    assert run.last_checkpoint_id == "step-00000004", run
     (event,) = of_kind(events, "checkpoint_damaged")
     assert event.attributes["checkpoint_id"] == "step-00000002" and damaged.name in event.message, event.message
     (restored,) = of_kind(events, "restored")

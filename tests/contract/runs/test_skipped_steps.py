@@ -14,8 +14,7 @@ async def drop_reasons(cluster: Cluster) -> Counter[str]:
 
 
 async def test_steps_without_a_signal_are_counted_and_do_not_end_the_run(cluster: Cluster, model: Path) -> None:
-    reward = ScriptedReward()
-    reward.constant = 1.0
+    reward = ScriptedReward(constant=1.0)
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.01), rewards=(reward,))
     await cluster.start(arithmetic_config(model, run={"num_steps": 3}))
     events = await cluster.until("step_skipped", num_in_a_row=6)
@@ -28,8 +27,7 @@ async def test_steps_without_a_signal_are_counted_and_do_not_end_the_run(cluster
 async def test_a_run_without_a_signal_ends_by_default_and_says_what_its_groups_have_in_common(
     cluster: Cluster, model: Path
 ) -> None:
-    reward = ScriptedReward()
-    reward.constant = 0.0
+    reward = ScriptedReward(constant=0.0)
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     await cluster.start(arithmetic_config(model))
     run, events = await cluster.end()
@@ -43,9 +41,7 @@ async def test_a_run_without_a_signal_ends_by_default_and_says_what_its_groups_h
 
 
 async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model: Path) -> None:
-    reward = ScriptedReward()
-    reward.failing = True
-    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
+    await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(ScriptedReward(failing=True),))
     await cluster.start(arithmetic_config(model, reward={"max_failed_share": 1.0}, grpo={"max_skipped_steps": 3}))
     run, events = await cluster.end()
     assert run.state == pb.RUN_STATE_FAILED and "grpo.max_skipped_steps" in run.message, run.message
@@ -60,8 +56,7 @@ async def test_a_failed_verifier_gives_no_reward_of_zero(cluster: Cluster, model
 async def test_a_run_ends_once_every_prompt_was_asked_in_vain_and_goes_on_from_there(
     cluster: Cluster, model: Path
 ) -> None:
-    reward = ScriptedReward()
-    reward.failing = True
+    reward = ScriptedReward(failing=True)
     await cluster.add_all(ScriptedGenerator(cluster.plane), rewards=(reward,))
     data = {"sources": [{"task": "arithmetic", "task_size": 13}]}
     config = arithmetic_config(model, reward={"max_failed_share": 1.0}, data=data, run={"num_steps": 2})
@@ -70,9 +65,7 @@ async def test_a_run_ends_once_every_prompt_was_asked_in_vain_and_goes_on_from_t
     assert run.state == pb.RUN_STATE_FAILED and "asked in vain" in run.message, run.message
     assert "not_scored" in run.message and "gsm8k: " in run.message, run.message
     num_skipped = kinds(events).count("step_skipped")
-    assert 4 <= num_skipped <= 7, (
-        f"13 prompts are a pass of 4 steps, and a bit more than 2 of them at most: {num_skipped}"
-    )
+    assert 4 <= num_skipped <= 7, f"{num_skipped}: 13 prompts are a pass of 4 steps, and a bit more than 2 at most"
     reward.failing = False
     await cluster.run_to_end({}, run_id="vain", resume=True, step=2)
 

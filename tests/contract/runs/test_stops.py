@@ -7,9 +7,9 @@ from typing import Any
 
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
-from tests.support.scripted_workers import ScriptedGenerator, ScriptedReward, arithmetic_config
+from tests.support.scripted_workers import HELD_OUT, ScriptedGenerator, ScriptedReward, arithmetic_config
 
-QUESTIONS = {"sources": [{"task": "arithmetic", "task_size": 50, "task_seed": 1}], "num_prompts": 4, "on_start": False}
+QUESTIONS = HELD_OUT | {"on_start": False}
 
 
 async def stop(cluster: Cluster, mode: pb.StopMode.ValueType) -> tuple[pb.Run, list[pb.RunEvent]]:
