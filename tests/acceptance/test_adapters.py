@@ -80,9 +80,8 @@ def test_a_publish_of_adapters_alone_carries_few_bytes_and_pauses_for_a_moment(t
 
 
 def test_adapters_of_a_killed_learner_go_on_and_are_what_vllm_transformers_and_peft_load(tmp_path: Path) -> None:
-    lora = {"lora.rank": 8, "lora.alpha": 16, "learning_rate": 1e-2}
-    config = guessing_config(tmp_path, checkpoint={"every_steps": 2}, run={"num_steps": 6})
-    config["learner"] |= lora
+    learner = {"lora": {"rank": 8, "alpha": 16}, "learning_rate": 1e-2}
+    config = guessing_config(tmp_path, learner=learner, checkpoint={"every_steps": 2}, run={"num_steps": 6})
     path = str(write_config(tmp_path / "run.toml", config))
     with LocalStack(tmp_path / "runs", "killed", path) as stack:
         stack.until_step(3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.configs import extended
 from tests.support.local_stack import LocalStack, guessing_config, write_config
 
 pytestmark = pytest.mark.timeout(900)
@@ -142,9 +143,7 @@ VARIANTS = (
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_a_short_real_run_shows_what_its_option_does(variant: Variant, tmp_path: Path) -> None:
     sections = {"run": {"num_steps": NUM_STEPS}, "learner": {"zero_stage": 0, "learning_rate": 3e-3}}
-    config = guessing_config(tmp_path, **sections)
-    for section, values in variant.sections.items():
-        config[section] = config.get(section, {}) | values
+    config = extended(guessing_config(tmp_path, **sections), variant.sections)
     with LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config))) as stack:
         assert stack.wait(600) == 0, stack.tail()
     rows = [row for row in stack.metrics() if "objective/loss" in row]

@@ -9,6 +9,7 @@ import pytest
 
 from services.coordinator.client import coordinator
 from shoal.v1 import coordinator_pb2 as pb
+from tests.support.configs import extended
 from tests.support.local_stack import LocalStack, guessing_config, write_config, write_guessing_game
 from tests.support.same_runs import completions_of, differences, events_of, metrics_of, rows_of, weights_of
 from tests.support.tiny_model import make_tiny_model
@@ -23,9 +24,9 @@ FOLLOWS = {"reference_update_steps": 2, "reference_alpha": 0.5}
 """Lets the reference follow the policy."""
 
 
-def config_of(folder: Path, name: str = "config", *, deterministic: bool = True, **changes: dict[str, Any]) -> Path:
+def config_of(folder: Path, name: str = "config", *, deterministic: bool = True, **changes: Any) -> Path:
     questions = write_guessing_game(folder / "questions.jsonl", 12)
-    sections: dict[str, dict[str, Any]] = {
+    sections = {
         "run": {"num_steps": NUM_STEPS, "deterministic": deterministic, "num_threads": 2, "seed": 3},
         # Long enough that two threads share the attention of a sequence, and otherwise with other sequences beside it.
         "sampling": {"max_completion_tokens": 120},
@@ -37,9 +38,7 @@ def config_of(folder: Path, name: str = "config", *, deterministic: bool = True,
         "coordinator": {"max_group_losses": 10, "worker_timeout_s": 900},
         "launch": {"num_learner_ranks": 2, "num_generators": 2},
     }
-    for section, values in changes.items():
-        sections[section] = sections.get(section, {}) | values
-    return write_config(folder / f"{name}.toml", guessing_config(folder, **sections))
+    return write_config(folder / f"{name}.toml", guessing_config(folder, **extended(sections, changes)))
 
 
 def train(folder: Path, config: Path, name: str, happenings: Happenings = ()) -> Path:
@@ -105,17 +104,15 @@ def changed_at_step(run: Path) -> int:
 
 @pytest.mark.timeout(4 * WAIT_S)
 def test_a_run_with_adapters_that_is_changed_and_killed_equals_one_that_is_changed(folder: Path) -> None:
-    adapters: dict[str, Any] = {"learner.lora": {"rank": 4, "dropout": 0.1}}
     config = config_of(
         folder,
         "adapters",
         run={"num_steps": 6, "num_threads": 1},
-        learner={"learning_rate": 1e-2},
+        learner={"learning_rate": 1e-2, "lora": {"rank": 4, "dropout": 0.1}},
         # Steps of seconds, so that the change comes to both in the same one.
         sampling={"stop_strings": ["e", "a", "0"]},
         evaluation={"every_steps": 2},
         checkpoint={"every_steps": 5},
-        **adapters,
     )
     whole = train(folder, config, "adapters", ((1, "update"),))
     killed = train(folder, config, "adapters-killed", ((1, "update"), (4, "coordinator")))
@@ -166,11 +163,10 @@ def test_a_run_of_episodes_that_is_killed_equals_one_that_is_not(folder: Path) -
         generator={"max_num_seqs": 12},
         reward={"num_processes": 1},
         episodes={"max_turn_tokens": 24},
+        environments=[{"name": "chatter", "source": f"{game}:Chatter"}],
         checkpoint={"every_steps": 2},
         launch={"num_learner_ranks": 1},
     )
-    table = f'[[environments]]\nname = "chatter"\nsource = "{game}:Chatter"\n'
-    config.write_text(f"{config.read_text()}\n{table}")
     whole = train(folder, config, "episodes")
     killed = train(folder, config, "episodes-killed", ((1, "generator"), (3, "coordinator")))
     assert_equal(whole, killed, 4)

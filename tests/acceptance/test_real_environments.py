@@ -16,7 +16,7 @@ from services.coordinator.store.rollouts import list_rollouts
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
 from tests.support.interpreters import find_interpreter
-from tests.support.local_stack import STARTING_S, LocalStack, free_port
+from tests.support.local_stack import STARTING_S, LocalStack, free_port, write_config
 from tests.support.node_server import GAME, missing_for_node_server, node_server
 from tests.support.real_environments import TASKSET_SETTINGS, openenv_echo, python_with_taskset, serving
 
@@ -117,15 +117,6 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
             yield {"messages": "A sum.", "env": name, "environment_task": {"index": number}}
 
 
-def inline(value: Any) -> str:
-    """Writes a value as TOML, tables in one line."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {inline(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(inline, value)) + "]"
-    return json.dumps(value)
-
-
 def groups_of(stack: LocalStack, names: list[str], name: str) -> list[pb.RolloutGroup]:
     groups = list_rollouts(stack.folder, pb.ListRolloutsRequest(page_size=100)).groups
     return [group for group in groups if names[int(group.prompt_id.rpartition(":")[2]) % len(names)] == name]
@@ -159,8 +150,7 @@ def stack(environments: dict[str, dict[str, Any]], tmp_path_factory: pytest.Temp
         "learner": {"zero_stage": 0, "compute_dtype": "bfloat16", "learning_rate": 1e-5, "pack_tokens": 2048},
         "checkpoint": {"every_steps": NUM_STEPS},
     }
-    path = folder / "run.toml"
-    path.write_text("".join(f"{name} = {inline(value)}\n" for name, value in config.items()))
+    path = write_config(folder / "run.toml", config)
     with LocalStack(folder / "runs", "real", str(path)) as stack:
         assert stack.wait(STARTING_S + 600) == 0, stack.tail()
         yield stack

@@ -135,7 +135,7 @@ def test_a_run_trains_on_what_a_reward_model_says_of_data_without_labels(tmp_pat
     data = tmp_path / "questions.jsonl"
     data.write_text("".join(json.dumps({"messages": f"Question {number}?"}) + "\n" for number in range(32)))
     config["data"]["sources"] = [{"path": str(data), "verifier": "reward_model"}]
-    config["reward.model"] = {"path": str(reward_model), "value": "sigmoid"}
+    config["reward"]["model"] = {"path": str(reward_model), "value": "sigmoid"}
     with LocalStack(tmp_path / "runs", "short", str(write_config(tmp_path / "run.toml", config))) as stack:
         stack.until_step(1)
         runners = stack.children("services.reward.model.runner")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import psutil
 
-from tests.contract.coordinator.test_cli_train import Train, tiny_model, train
+from tests.contract.conftest import model
+from tests.contract.coordinator.test_cli_train import Train, train
 
-__all__ = ["tiny_model", "train"]
+__all__ = ["model", "train"]
 
 
 def test_a_worker_that_is_stopped_loses_its_lease_is_killed_and_comes_back(

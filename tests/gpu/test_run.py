@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.configs import extended
 from tests.support.local_stack import LocalStack, write_config
 from tests.support.repository import ROOT
 
@@ -25,9 +26,7 @@ def run_config(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     config.pop("evaluation", None)
     config["learner"] = {"zero_stage": 0, "learning_rate": 1e-5, "pack_tokens": 2048}
     config["weights"] = {"timeout_s": 120.0}
-    for name, values in sections.items():
-        config[name] = config.get(name, {}) | values
-    return config
+    return extended(config, sections)
 
 
 def train(folder: Path, name: str, config: dict[str, dict[str, Any]]) -> LocalStack:

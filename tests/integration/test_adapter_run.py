@@ -22,9 +22,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         folder,
         run={"num_steps": NUM_STEPS},
         generator={"lora": "adapter"},
-        learner={"learning_rate": 1e-2},
+        learner={"learning_rate": 1e-2, "lora": {"rank": 4, "alpha": 8}},
     )
-    config["learner.lora"] = {"rank": 4, "alpha": 8}
     with LocalStack(folder / "runs", "adapters", str(write_config(folder / "run.toml", config))) as stack:
         assert stack.wait(600) == 0, stack.tail()
         yield stack

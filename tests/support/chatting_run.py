@@ -18,19 +18,13 @@ def chatting_run(
     (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = guessing_config(
         folder,
-        data={
-            "sources": [{"path": str(folder / "questions.jsonl"), "environment": "chatter"}],
-            "max_prompt_tokens": 64,
-        },
+        data={"sources": [{"path": str(folder / "questions.jsonl"), "environment": "chatter"}]},
         sampling={"max_completion_tokens": 400},
         run={"num_steps": num_steps},
         grpo={"group_size": group_size, "groups_per_step": num_groups, "max_staleness": 0},
         episodes={"max_turns": 8, "max_turn_tokens": 8},
+        environments=[{"name": "chatter", "source": f"{folder / 'chatter.py'}:Chatter"}],
     )
-    path = write_config(folder / "run.toml", config)
-    path.write_text(
-        f'{path.read_text()}\n[[environments]]\nname = "chatter"\nsource = "{folder / "chatter.py"}:Chatter"\n'
-    )
-    with LocalStack(folder / "runs", name, str(path)) as stack:
+    with LocalStack(folder / "runs", name, str(write_config(folder / "run.toml", config))) as stack:
         assert stack.wait(STARTING_S + 240) == 0, stack.tail()
         yield stack

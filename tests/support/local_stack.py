@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
+from shoal.translate.shared.toml import toml_value
+from tests.support.configs import extended
 from tests.support.tiny_model import make_tiny_model
 
 SHOAL = Path(sys.executable).with_name("shoal")
@@ -51,28 +53,18 @@ def write_guessing_game(path: Path, num_prompts: int = 64) -> Path:
     return path
 
 
-def write_config(path: Path, sections: dict[str, dict[str, Any]]) -> Path:
-    """Writes sections of plain values, and lists of tables, as TOML."""
-    lines = []
-    for name, values in sections.items():
-        lines.append(f"[{name}]")
-        lists = {key: value for key, value in values.items() if isinstance(value, list)}
-        tables = {key: value for key, value in lists.items() if value and isinstance(value[0], dict)}
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
-        for key, value in tables.items():
-            for table in value:
-                lines.append(f"[[{name}.{key}]]")
-                lines += [f"{field} = {json.dumps(item)}" for field, item in table.items()]
-    path.write_text("\n".join(lines) + "\n")
+def write_config(path: Path, sections: Mapping[str, Any]) -> Path:
+    """Writes sections as TOML, a line each."""
+    path.write_text("".join(f"{name} = {toml_value(values)}\n" for name, values in sections.items()))
     return path
 
 
-def guessing_config(folder: Path, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def guessing_config(folder: Path, **sections: Any) -> dict[str, Any]:
     """Returns a configuration of the guessing game with a tiny model; keyword arguments add to its sections."""
     model = folder / "model"
     if not model.exists():
         make_tiny_model(model)
-    config: dict[str, dict[str, Any]] = {
+    config = {
         "model": {"path": str(model)},
         "data": {"sources": [{"path": str(write_guessing_game(folder / "data.jsonl"))}], "max_prompt_tokens": 64},
         "sampling": {"max_completion_tokens": 32},
@@ -84,9 +76,7 @@ def guessing_config(folder: Path, **sections: dict[str, Any]) -> dict[str, dict[
         "weights": {"timeout_s": 60.0, "ready_timeout_s": 20.0},
         "run": {"num_steps": 16},
     }
-    for name, values in sections.items():
-        config[name] = config.get(name, {}) | values
-    return config
+    return extended(config, sections)
 
 
 class LocalStack:

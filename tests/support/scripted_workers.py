@@ -33,6 +33,7 @@ from shoal.v1 import (
     weights_pb2,
     worker_pb2,
 )
+from tests.support.configs import extended
 from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, ENVIRONMENT, GENERATOR, LEARNER, REWARD
 from tests.support.tiny_model import byte_level_encoder
 
@@ -457,9 +458,9 @@ async def serve_worker(
     return server, asyncio.create_task(beat())
 
 
-def arithmetic_config(model: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+def arithmetic_config(model: Path, **sections: Any) -> dict[str, Any]:
     """A configuration for the scripted workers; keyword arguments add to its sections."""
-    config: dict[str, Any] = {
+    config = {
         "model": {"path": str(model)},
         "data": {"sources": [{"task": "arithmetic", "task_size": 200}], "max_prompt_tokens": 200},
         "grpo": {"group_size": 4, "groups_per_step": 4, "max_staleness": 1},
@@ -468,6 +469,4 @@ def arithmetic_config(model: Path, **sections: dict[str, Any]) -> dict[str, Any]
         "coordinator": {"worker_timeout_s": 60},
         "weights": {"timeout_s": 60},
     }
-    for name, values in sections.items():
-        config[name] = config.get(name, {}) | values
-    return config
+    return extended(config, sections)

@@ -16,11 +16,10 @@ import pytest
 from services.coordinator.cli.train_session import SAME_SIGNAL_S
 from services.coordinator.launcher.supervisor import GRACE_S
 from shoal.rpc.auth.permissions import Role
-from tests.support.local_stack import SHOAL
+from tests.support.local_stack import SHOAL, write_config
 from tests.support.repository import ROOT
 from tests.support.scripted_train_workers import STEP_BEGINS
 from tests.support.scripted_workers import arithmetic_config
-from tests.support.tiny_model import make_tiny_model
 from tests.support.waiting import PATIENCE_S, block_until
 
 LONG = ("--set", "run.num_steps=1000")
@@ -59,18 +58,12 @@ class Train:
         return next(child for child in self.children if module in child.cmdline())
 
 
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
-def train(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[..., Train]]:
+def train(tmp_path: Path, model: Path) -> Iterator[Callable[..., Train]]:
     """Starts `shoal train` of five quick steps, with an evaluation before and after."""
     held_out = {"sources": [{"task": "arithmetic", "task_size": 40, "task_seed": 9}], "num_prompts": 10}
-    config = arithmetic_config(tiny_model, evaluation=held_out, checkpoint={"every_steps": 2})
-    path = tmp_path / "run.toml"
-    path.write_text(_toml(config))
+    config = arithmetic_config(model, evaluation=held_out, checkpoint={"every_steps": 2})
+    path = write_config(tmp_path / "run.toml", config)
     started: list[Train] = []
 
     def start(*arguments: str, step_s: float = 0.05) -> Train:
@@ -83,22 +76,6 @@ def train(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[..., Train]]:
         if one.process.poll() is None:
             one.process.kill()
         one.process.communicate()
-
-
-def _toml(config: dict[str, dict[str, object]]) -> str:
-    """Just enough TOML: JSON values, lists of tables inline."""
-
-    def value(item: object) -> str:
-        if isinstance(item, dict):
-            return "{" + ", ".join(f"{key} = {value(inner)}" for key, inner in item.items()) + "}"
-        if isinstance(item, list):
-            return "[" + ", ".join(value(inner) for inner in item) + "]"
-        return json.dumps(item)
-
-    return "".join(
-        f"[{name}]\n" + "".join(f"{key} = {value(item)}\n" for key, item in section.items())
-        for name, section in config.items()
-    )
 
 
 def test_it_trains_to_the_end_prints_a_summary_and_leaves_no_process(

@@ -9,6 +9,7 @@ from shoal.errors import Internal
 from shoal.grpo.seeds import completion_seed
 from shoal.v1 import generator_pb2
 from tests.support.cluster import Cluster, kinds
+from tests.support.configs import extended
 from tests.support.scripted_workers import ScriptedGenerator, arithmetic_config
 
 NUM_STEPS = 4
@@ -25,9 +26,7 @@ def deterministic_config(model: Path, **sections: dict[str, Any]) -> dict[str, A
         launch={"num_generators": 2},
         checkpoint={"every_steps": 1},
     )
-    for name, values in sections.items():
-        config[name] = config.get(name, {}) | values
-    return config
+    return extended(config, sections)
 
 
 def batches_of(*generators: ScriptedGenerator) -> list[list[generator_pb2.GenerateGroupRequest]]:
