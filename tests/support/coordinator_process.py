@@ -11,7 +11,7 @@ from typing import Self
 from services.coordinator.client import coordinator, patiently
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.local_stack import free_port
-from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, serve_worker
+from tests.support.scripted_workers import ScriptedGenerator, ScriptedLearner, ScriptedReward, serving_workers
 from tests.support.waiting import PATIENCE_S
 
 
@@ -53,15 +53,5 @@ async def workers(
     """Workers that register again with a coordinator that is back."""
     async with coordinator(process.address) as stub:
         await patiently(lambda: stub.ListRuns(pb.ListRunsRequest(), timeout=10))
-    served = [
-        await serve_worker(process.address, servicer, name, comes_back=True)
-        for servicer, name in (
-            (learner, "learner-0"),
-            (generator, "generator-0"),
-            (reward or ScriptedReward(), "reward-0"),
-        )
-    ]
-    yield
-    for server, beating in served:
-        beating.cancel()
-        await server.stop(0)
+    async with serving_workers(process.address, learner, generator, reward or ScriptedReward(), comes_back=True):
+        yield

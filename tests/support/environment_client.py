@@ -22,6 +22,7 @@ from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire.conversations import chat_message_to_wire, struct_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.membership import Service
+from tests.support.loopback import started
 from tests.support.reward_client import ALLOWED, TIMEOUT_S
 from tests.support.waiting import eventually
 
@@ -139,8 +140,7 @@ async def staged() -> AsyncIterator[Stage]:
     """Serves environments alone, as a service that is READY does, and closes them in the end."""
     lifecycle = Lifecycle("the reward service")
     service = EnvironmentService(lifecycle)
-    async with _served(service) as server:
-        address = f"127.0.0.1:{server.port}"
+    async with _served(service) as address:
         ready = asyncio.Event()
 
         async def load() -> None:
@@ -157,23 +157,19 @@ async def staged() -> AsyncIterator[Stage]:
 async def staged_with_rewards(allowed: Allowed = ALLOWED) -> AsyncIterator[RewardStage]:
     """Serves a reward service, which is closed in the end."""
     reward = RewardService(allowed)
-    async with _served(reward, reward.environments) as server:
-        address = f"127.0.0.1:{server.port}"
-        async with (
-            connect(address, reward.full_name) as first,
-            connect(address, reward.environments.full_name) as second,
-        ):
-            yield RewardStage(reward, (first, second), address)
+    async with (
+        _served(reward, reward.environments) as address,
+        connect(address, reward.full_name) as first,
+        connect(address, reward.environments.full_name) as second,
+    ):
+        yield RewardStage(reward, (first, second), address)
     await reward.close()
 
 
 @asynccontextmanager
-async def _served(*services: Service) -> AsyncIterator[RpcServer]:
+async def _served(*services: Service) -> AsyncIterator[str]:
     server = RpcServer(listen="127.0.0.1:0")
     for service in services:
         server.add(service.add_to_server, service, service.full_name)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop(0)
+    async with started(server) as address:
+        yield address

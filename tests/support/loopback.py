@@ -26,6 +26,16 @@ ADD_TO_SERVER = {
 
 
 @asynccontextmanager
+async def started(server: RpcServer) -> AsyncIterator[str]:
+    """Runs a server while the block runs; yields host:port."""
+    await server.start()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        await server.stop(grace_s=0)
+
+
+@asynccontextmanager
 async def serving(
     servicer: Any,
     *services: str,
@@ -37,11 +47,8 @@ async def serving(
     server = RpcServer(listen=f"127.0.0.1:{port}", limits=limits, credentials=credentials)
     for service in services:
         server.add(ADD_TO_SERVER[service], servicer, service)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{server.port}"
-    finally:
-        await server.stop(grace_s=0)
+    async with started(server) as address:
+        yield address
 
 
 class NoProgram(Program):

@@ -458,6 +458,19 @@ async def serve_worker(
     return server, asyncio.create_task(beat())
 
 
+@contextlib.asynccontextmanager
+async def serving_workers(coordinator: str, *servicers: Any, comes_back: bool = False) -> AsyncIterator[None]:
+    """Serves and registers workers until the end of the block, one of a kind: "learner-0" and so on."""
+    served = []
+    for servicer in servicers:
+        kind = worker_pb2.WorkerKind.Name(servicer.kind).removeprefix("WORKER_KIND_").lower()
+        served.append(await serve_worker(coordinator, servicer, f"{kind}-0", comes_back=comes_back))
+    yield
+    for server, beating in served:
+        beating.cancel()
+        await server.stop(0)
+
+
 def arithmetic_config(model: Path, **sections: Any) -> dict[str, Any]:
     """A configuration for the scripted workers; keyword arguments add to its sections."""
     config = {

@@ -22,7 +22,7 @@ from shoal.rpc.auth.tls import WORKER_NAME, TlsFolder
 from shoal.rpc.auth.tokens import OwnToken, TokensFile, digest_of
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2, environment_pb2, generator_pb2, learner_pb2, reward_pb2
-from tests.support.loopback import ADD_TO_SERVER
+from tests.support.loopback import ADD_TO_SERVER, started
 
 OURS = [
     service
@@ -106,11 +106,8 @@ async def secured_server(credentials: Credentials, audit: Record | None = None, 
     server = RpcServer(listen=f"127.0.0.1:{port}", credentials=credentials, audit=audit)
     for service in OURS:
         server.add(ADD_TO_SERVER[service.full_name], _servicer(service), service.full_name)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{server.port}"
-    finally:
-        await server.stop(0)
+    async with started(server) as address:
+        yield address
 
 
 def tls_channel(

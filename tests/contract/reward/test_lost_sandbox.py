@@ -23,7 +23,7 @@ from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc
 from tests.support.processes import running, serving_process
-from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serve_worker
+from tests.support.scripted_workers import Plane, ScriptedGenerator, ScriptedLearner, arithmetic_config, serving_workers
 
 SERVICE = "shoal.v1.CoordinatorService"
 NUM_STEPS = 8
@@ -73,13 +73,12 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
     async with serving_process("services.coordinator", "--data-dir", folder) as (_, address):
         stub = coordinator_pb2_grpc.CoordinatorServiceStub(connect(address, SERVICE))
         worker = ("services.reward", "--coordinator", address)
-        async with serving_process(*worker, PATH=str(bwrap.parent)) as (reward, _):
-            plane = Plane()
-            learner, generator = ScriptedLearner(plane), ScriptedGenerator(plane, delay_s=0.02)
-            scripted = [
-                await serve_worker(address, learner, "learner-0"),
-                await serve_worker(address, generator, "generator-0"),
-            ]
+        plane = Plane()
+        learner, generator = ScriptedLearner(plane), ScriptedGenerator(plane, delay_s=0.02)
+        async with (
+            serving_process(*worker, PATH=str(bwrap.parent)) as (reward, _),
+            serving_workers(address, learner, generator),
+        ):
             request = pb.StartRunRequest(config=json_format.ParseDict(config, Struct()))
             run_id = (await stub.StartRun(request, timeout=60)).run.run_id
             await until(stub, "step")
@@ -103,9 +102,6 @@ async def test_a_run_that_loses_its_sandbox_pauses_and_resumes_without_losing_a_
             async with running(sys.executable, "-c", RESUME, SHOAL_COORDINATOR=address) as resume:
                 assert await resume.wait() == 0
             await until(stub, "state", state="FINISHED")
-            for server, beating in scripted:
-                beating.cancel()
-                await server.stop(0)
 
     events = [json.loads(line) for line in (folder / run_id / "events.jsonl").read_text().splitlines()]
     assert [event["kind"] for event in events].count("reward_outage") == 1

@@ -22,6 +22,7 @@ from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
 from shoal.wire import ground_truth_to_wire
 from tests.contract.reward.test_custom_verifiers import listed, refusal
+from tests.support.loopback import REWARD, serving
 from tests.support.processes import line_of, running
 from tests.support.reward_client import FIVE, TIMEOUT_S, Client, completion_request, prompt_request
 from tests.support.secured import Tokens
@@ -245,19 +246,15 @@ async def test_the_token_of_the_service_goes_only_to_servers_that_its_operator_n
 ) -> None:
     tokens = Tokens(tmp_path)
     monkeypatch.setattr(auth, "_process", Credentials(tokens=None, token=tokens.client(Role.WORKER)))
-    strict = RpcServer(listen="127.0.0.1:0", credentials=tokens.server(None))
-    strict.add(add_RewardServiceServicer_to_server, other, "shoal.v1.RewardService")
-    await strict.start()
-    address = f"127.0.0.1:{strict.port}"
-    for allowed in ((), (other.address,), (address,)):
-        scorer = ServerScorer({"strict": RewardServerConfig(address=address)}, allowed)
-        try:
-            if address in allowed:
-                await scorer.find({}, 0.0)
-                assert list(scorer.names) == ["style"]
-            else:
-                with pytest.raises(FailedPrecondition, match=r"carries no token.*--allow-reward-server HOST:PORT"):
+    async with serving(other, REWARD, credentials=tokens.server(None)) as address:
+        for allowed in ((), (other.address,), (address,)):
+            scorer = ServerScorer({"strict": RewardServerConfig(address=address)}, allowed)
+            try:
+                if address in allowed:
                     await scorer.find({}, 0.0)
-        finally:
-            await scorer.close()
-    await strict.stop(0)
+                    assert list(scorer.names) == ["style"]
+                else:
+                    with pytest.raises(FailedPrecondition, match=r"carries no token.*--allow-reward-server HOST:PORT"):
+                        await scorer.find({}, 0.0)
+            finally:
+                await scorer.close()

@@ -14,7 +14,7 @@ from shoal.rpc.limits import ServerLimits
 from shoal.rpc.options import CLIENT
 from shoal.rpc.server import RpcServer
 from shoal.v1 import generator_pb2, generator_pb2_grpc
-from tests.support.loopback import ADD_TO_SERVER, GENERATOR, serving
+from tests.support.loopback import ADD_TO_SERVER, GENERATOR, serving, started
 
 TIMEOUT_S = 120
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -48,9 +48,8 @@ def servicer():
 async def server(servicer):
     server = RpcServer(listen="127.0.0.1:0")
     server.add(ADD_TO_SERVER[GENERATOR], servicer, GENERATOR)
-    await server.start()
-    yield server
-    await server.stop(grace_s=0)
+    async with started(server):
+        yield server
 
 
 def generate(stub):

@@ -24,7 +24,7 @@ from tests.support.scripted_workers import (
     ScriptedLearner,
     ScriptedReward,
     arithmetic_config,
-    serve_worker,
+    serving_workers,
 )
 from tests.support.waiting import eventually
 
@@ -144,18 +144,11 @@ async def test_a_run_trains_over_mutual_tls(
     monkeypatch.setattr(auth, "_process", of_worker)  # The workers follow a script, in this process.
     async with coordinator(tmp_path, "--tls-dir", certs / "coordinator") as (_, address):
         plane = Plane()
-        scripted = [
-            await serve_worker(address, ScriptedLearner(plane), "learner-0"),
-            await serve_worker(address, ScriptedReward(), "reward-0"),
-            await serve_worker(address, ScriptedGenerator(plane), "generator-0"),
-        ]
         config = write_config(tmp_path / "run.toml", arithmetic_config(model, run={"num_steps": 2}))
         start = ("--tls-dir", certs / "operator", "run", "start", config, "--coordinator", address, "--watch")
-        code, text = await run(SHOAL, *start)
+        async with serving_workers(address, ScriptedLearner(plane), ScriptedReward(), ScriptedGenerator(plane)):
+            code, text = await run(SHOAL, *start)
         assert code == 0, text
-        for server, beating in scripted:
-            beating.cancel()
-            await server.stop(0)
     configuration = next((tmp_path / "runs").glob("*/config.json")).read_text()
     assert "certs" not in configuration and "tls" not in configuration, configuration
 

@@ -1,9 +1,6 @@
-"""What a person reads where a server cannot be reached for its certificate, or its port is taken."""
+"""What a person reads where a server cannot be reached for its certificate."""
 
 import asyncio
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,14 +41,3 @@ async def test_a_certificate_of_another_authority_and_a_server_without_tls_are_n
         assert "certificate" in message and f"coordinator at {address} " in message, message
     async with secured_server(Credentials()) as address:
         assert (message := await refusal(address)).startswith(f"the coordinator at {address} does not use TLS"), message
-
-
-def test_a_port_that_is_taken_is_one_line_on_standard_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = subprocess.run(
-            [sys.executable, "-m", "services.coordinator", "--listen", listen, "--data-dir", str(tmp_path)],
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-    [line] = done.stderr.splitlines()
-    assert done.returncode == 1 and line.startswith(f"cannot listen on {listen}: port "), done.stderr

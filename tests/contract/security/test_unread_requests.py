@@ -12,7 +12,7 @@ from shoal.rpc.auth.permissions import Role
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.rpc.server import RpcServer
 from shoal.v1 import coordinator_pb2 as pb
-from tests.support.loopback import COORDINATOR
+from tests.support.loopback import COORDINATOR, started
 from tests.support.secured import DESCRIBING_METHODS, METHODS, PATIENCE_S, Tokens, secured_server
 
 LARGE = pb.StartRunRequest(run_id="x" * (MAX_MESSAGE_BYTES - 100)).SerializeToString()
@@ -61,11 +61,8 @@ class Parser:
 
         server = RpcServer(listen="127.0.0.1:0", credentials=tokens.server(None), audit=lambda call: None)
         server.add(add, None, COORDINATOR)
-        await server.start()
-        try:
-            yield f"127.0.0.1:{server.port}"
-        finally:
-            await server.stop(0)
+        async with started(server) as address:
+            yield address
 
 
 @pytest.mark.parametrize("role", [None, Role.VIEWER])
