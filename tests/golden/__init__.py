@@ -5,7 +5,6 @@ environment variable SHOAL_GOLDEN points. Tests that need them are skipped, with
 """
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class GoldenCase:
 
 def as_array(values: Any) -> npt.NDArray[np.float64]:
     """Converts nested lists to float64; null becomes NaN."""
-    return np.array(values, dtype=np.float64) if not _has_null(values) else np.array(_with_nan(values), np.float64)
+    return np.array(values, dtype=np.float64)
 
 
 def golden_folder() -> Path | None:
@@ -105,15 +104,3 @@ def golden_cases(category: str, *, only: tuple[str, ...] = ("",), but: tuple[str
         reason = f"no {category}.json: set SHOAL_GOLDEN, or put shared/golden beside the checkout"
         return pytest.mark.parametrize("case", [pytest.param(None, marks=pytest.mark.skip(reason=reason))])
     return pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases])
-
-
-def _has_null(values: Any) -> bool:
-    if isinstance(values, list):
-        return any(_has_null(value) for value in values)
-    return values is None
-
-
-def _with_nan(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_with_nan(value) for value in values]
-    return math.nan if values is None else values

@@ -11,10 +11,11 @@ from services.learner.engine.reference import follow
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import pack_for_rank, sequence_row
 from services.learner.model.policy import Policy
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.grpo.schedule import learning_rate
 from shoal.rollout import Completion, FinishReason, Rollout, TrainGroup, VersionSpan, WeightVersion
 from tests.golden import GoldenCase, golden_cases
+from tests.support.configs import run_config
 
 POLYNOMIAL_END = 1e-7
 """The default final learning rate of a polynomial schedule in transformers."""
@@ -43,8 +44,7 @@ def run_of(settings: Any) -> RunConfig:
         "lr_warmup_shape": settings.get("warmup_type", "linear"),
         "lr_decay_shape": settings.get("decay_type", "cosine"),
     }
-    values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}, "learner": learner}
-    return parse_config(values | ({"run": {"num_steps": num_total}} if num_total else {}))
+    return run_config(learner=learner, run={"num_steps": num_total} if num_total else {})
 
 
 @golden_cases("metrics", only=("lr_schedule_",))
@@ -57,12 +57,9 @@ def score(case: GoldenCase) -> tuple[Tensor, Tensor, Tensor]:
     """Returns log-probabilities and entropies by our output layer, which is the identity here, and its input."""
     logits = torch.tensor(case.inputs["logits"], dtype=torch.float32, requires_grad=True)
     labels = torch.tensor(case.inputs.get("labels", [0] * len(logits)))
-    logprobs, entropies = scorer_of(logits.shape[1])(logits, labels, case.config["temperature"])
+    scorer = TokenScorer(identity_head(logits.shape[1]), chunk_tokens=1024)
+    logprobs, entropies = scorer(logits, labels, case.config["temperature"])
     return logprobs, entropies, logits
-
-
-def scorer_of(vocabulary: int) -> TokenScorer:
-    return TokenScorer(identity_head(vocabulary), chunk_tokens=1024)
 
 
 def identity_head(vocabulary: int) -> nn.Linear:

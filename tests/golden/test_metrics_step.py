@@ -1,10 +1,11 @@
-"""Metrics of a step (metrics.json): means over tokens, and the gap between engine and learner."""
+"""Metrics of a step (metrics.json): means over tokens, the gap between engine and learner; and pass@k."""
 
 import torch
 
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.objectives.completions import Completions
 from services.learner.metrics import SUMS, StepRecord, TokenSums, gap_metrics, step_metrics
+from shoal.grpo.pass_at_k import pass_at_k
 from tests.golden import GoldenCase, as_array, golden_cases
 
 
@@ -49,3 +50,12 @@ def test_the_gap_between_engine_and_learner(case: GoldenCase) -> None:
     case.check("max", metrics["val/logprob_gap_max"])
     case.check("std", metrics["val/logprob_gap_std"])
     case.check("reverse_kl", metrics["mismatch/reverse_kl"])
+
+
+@golden_cases("metrics", only=("pass_at_k",))
+def test_pass_at_k_equals_that_of_other_systems(case: GoldenCase) -> None:
+    rates = pass_at_k([[bool(correct) for correct in answers] for answers in case.inputs["correct"]])
+    for k, want in case.expected["unbiased"].items():
+        assert abs(rates[int(k)] - want) <= case.tolerance * max(1.0, abs(want)), f"{case.name}: pass@{k}"
+    case.check("pass_at_1", rates[1])
+    case.check("any_correct_of_n", rates[max(rates)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.reward.common.code_text import program_text
 from services.reward.common.text import normalized, without_tags
 from services.reward.compose import Composer, Output, cosine_scaled_length
 from services.reward.verifiers.registry import VERIFIERS
@@ -26,16 +27,14 @@ def value(verifier: str, completion: str, label: Any = "", token_ids: list[int] 
 
 @golden_cases("other_verifiers", only=_TEXT)
 def test_text_is_compared_as_open_instruct_compares_it(case: GoldenCase) -> None:
-    got = value(case.config["verifier"], case.inputs["response"], case.inputs["label"])
-    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+    case.check("score", value(case.config["verifier"], case.inputs["response"], case.inputs["label"]))
 
 
 @golden_cases("other_verifiers", only=("max_length", "up_to_max_length"))
 def test_length_is_rewarded_as_by_open_instruct_and_not_clamped(case: GoldenCase) -> None:
     tokens = [0] * case.inputs["completion_tokens"]
     options = {"max_length_tokens": case.config["max_length"]}
-    got = value(case.config["verifier"], "x" * len(tokens), case.inputs["label"], tokens, **options)
-    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+    case.check("score", value(case.config["verifier"], "x" * len(tokens), case.inputs["label"], tokens, **options))
 
 
 @golden_cases("other_verifiers", only=("r1_format",))
@@ -53,16 +52,14 @@ def test_overlong_completions_are_penalized_as_by_trl(case: GoldenCase) -> None:
     tokens = [0] * case.inputs["completion_tokens"]
     config = case.config
     options = {"max_length_tokens": config["max_completion_length"], "soft_cache_tokens": config["soft_cache"]}
-    got = value("soft_overlong", "x" * len(tokens), "", tokens, **options)
-    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+    case.check("score", value("soft_overlong", "x" * len(tokens), "", tokens, **options))
 
 
 @golden_cases("other_verifiers", only=("repetition_penalty",))
 def test_repetition_is_penalized_as_by_trl(case: GoldenCase) -> None:
     tokens = case.inputs["token_ids"]
     options = {name: case.config[name] for name in ("ngram_size", "max_penalty")}
-    got = value("repetition_penalty", "x" * len(tokens), "", tokens, **options)
-    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+    case.check("score", value("repetition_penalty", "x" * len(tokens), "", tokens, **options))
 
 
 @golden_cases("other_verifiers", only=("cosine_scaled_length",))
@@ -74,7 +71,12 @@ def test_length_and_correctness_are_rewarded_as_by_trl(case: GoldenCase) -> None
         correct_range=tuple(case.config["correct_range"]),
         wrong_range=tuple(case.config["wrong_range"]),
     )
-    assert got == pytest.approx(case.expected["score"], abs=case.tolerance), case.inputs
+    case.check("score", got)
+
+
+@golden_cases("other_verifiers", only=("extract_code",))
+def test_the_program_is_the_one_that_open_instruct_extracts(case: GoldenCase) -> None:
+    assert program_text(case.inputs["text"]) == case.expected["code"]
 
 
 @golden_cases("other_verifiers", only=("normalise_answer",))
