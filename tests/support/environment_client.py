@@ -11,7 +11,7 @@ from services.reward.allowed import Allowed
 from services.reward.environments.environment_service import EnvironmentService
 from services.reward.environments.environments import Environments
 from services.reward.service import RewardService
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.config.tables.environments import EnvironmentConfig
 from shoal.conversation import ChatMessage
 from shoal.rpc.channel import connect
@@ -22,11 +22,10 @@ from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire.conversations import chat_message_to_wire, struct_to_wire
 from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.membership import Service
+from tests.support.configs import run_config
 from tests.support.loopback import started
 from tests.support.reward_client import ALLOWED, TIMEOUT_S
 from tests.support.waiting import eventually
-
-_CONFIG: dict[str, Any] = {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}}
 
 Observation = environment_pb2.Observation
 Result = environment_pb2.EpisodeResult
@@ -124,8 +123,7 @@ class RewardStage(Stage):
 
     async def configure(self, *environments: dict[str, Any]) -> None:
         """Configures the service, and waits until it has loaded, or failed."""
-        tables = {"environments": list(environments), "reward": {"num_processes": 1}}
-        struct = config_struct(parse_config(_CONFIG | tables))
+        struct = config_struct(run_config(environments=list(environments), reward={"num_processes": 1}))
         request = reward_pb2.RewardServiceConfigureRequest(run_id="run-1", config=struct)
         await self.reward_stub.Configure(request, timeout=TIMEOUT_S)
 
@@ -146,7 +144,7 @@ async def staged() -> AsyncIterator[Stage]:
         async def load() -> None:
             ready.set()
 
-        lifecycle.load("run-1", parse_config(_CONFIG), load, message="loading")
+        lifecycle.load("run-1", run_config(), load, message="loading")
         await ready.wait()
         async with connect(address, service.full_name) as channel:
             yield Stage(service, channel, address)

@@ -8,12 +8,13 @@ import numpy as np
 from google.protobuf.struct_pb2 import Struct
 
 from services.generator.service import GeneratorService
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.rollout import SamplingParams
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import rollout_pb2, weights_pb2, worker_pb2
 from shoal.weights.rendezvous import Rendezvous
 from shoal.wire import int32_to_wire, sampling_to_wire
+from tests.support.configs import run_config
 from tests.support.scripted_engine import MANIFEST, ScriptedEngine
 from tests.support.waiting import eventually
 
@@ -105,10 +106,5 @@ class Generator:
 
 
 def config(**generator: Any) -> Struct:
-    values = {
-        "model": {"path": "tiny"},
-        "data": {"sources": [{"path": "questions.jsonl"}]},
-        "grpo": {"group_size": 2},
-        "generator": {"max_num_seqs": 2, "max_queued_requests": 2} | generator,
-    }
-    return config_struct(parse_config(values))
+    table = {"max_num_seqs": 2, "max_queued_requests": 2} | generator
+    return config_struct(run_config("tiny", grpo={"group_size": 2}, generator=table))

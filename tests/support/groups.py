@@ -7,19 +7,19 @@ import numpy as np
 
 from services.coordinator.rollout.filtering import judge_group
 from services.coordinator.rollout.groups import DropReason, JudgedGroup, SettledGroup
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.rollout import Completion, FinishReason, Prompt, VersionSpan, WeightVersion
 from shoal.scores import Score, ScoreOutcome, VerifierScore
+from tests.support.configs import run_config
 
 PROMPT = Prompt("p:0", np.array([1, 2], np.int32), "?", ())
 NOW = WeightVersion(0, 7)
 """The version that every completion ends with."""
 
 
-def group_config(**sections: dict[str, object]) -> RunConfig:
-    """The configuration of a run over some model and data; advantages are differences unless a section changes that."""
-    values = {"model": {"path": "m"}, "data": {"sources": [{"path": "d"}]}, "advantage": {"scale": "none"}}
-    return parse_config(values | sections)
+def group_config(**sections: object) -> RunConfig:
+    """The configuration of a run whose advantages are differences unless a section changes that."""
+    return run_config(**{"advantage": {"scale": "none"}} | sections)
 
 
 def settled_group(

@@ -6,9 +6,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.tables.loss import Objective
 from shoal.rollout import Rollout, TrainGroup
+from tests.support.configs import run_config
 from tests.support.train_batches import make_groups
 
 PROXIMAL = {"baseline": "proximal"}
@@ -49,16 +50,8 @@ CORE = (
 def variant_config(model: Path, variant: str, **sections: Any) -> RunConfig:
     """Returns the configuration of a variant; `sections` are its other tables."""
     learner = {"compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 48, "logits_chunk_tokens": 16}
-    values = {
-        "model": {"path": str(model)},
-        "data": {"sources": [{"task": "arithmetic"}]},
-        "sampling": {"max_completion_tokens": 16},
-        "grpo": {"groups_per_step": 4},
-        "learner": learner,
-        **VARIANTS[variant],
-        **sections,
-    }
-    return parse_config(values)
+    common = {"sampling": {"max_completion_tokens": 16}, "grpo": {"groups_per_step": 4}, "learner": learner}
+    return run_config(model, **common | VARIANTS[variant] | sections)
 
 
 def varied_groups(num_groups: int = 4, *, seed: int = 0) -> tuple[TrainGroup, ...]:

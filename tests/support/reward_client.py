@@ -18,13 +18,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.reward.allowed import Allowed
 from services.reward.service import RewardService
-from shoal.config.load import config_struct, parse_config
+from shoal.config.load import config_struct
 from shoal.rollout import GroundTruth, Prompt
 from shoal.rpc.channel import connect
 from shoal.scores import Score
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
 from shoal.v1.reward_pb2_grpc import RewardServiceStub
 from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
+from tests.support.configs import run_config
 from tests.support.processes import serving_process
 from tests.support.waiting import eventually
 
@@ -97,13 +98,7 @@ class Client(RewardClient):
 
 
 def config(**reward: Any) -> Struct:
-    values = {
-        "model": {"path": "m"},
-        "data": {"sources": [{"task": "arithmetic"}]},
-        "grpo": {"group_size": 2},
-        "reward": reward,
-    }
-    return config_struct(parse_config(values))
+    return config_struct(run_config(grpo={"group_size": 2}, reward=reward))
 
 
 def prompt_request(truths: Sequence[GroundTruth]) -> reward_pb2.ScoreGroupRequest:

@@ -19,7 +19,6 @@ from services.coordinator.workers.member import Member
 from services.coordinator.workers.registry import WorkerRecord
 from services.coordinator.workers.reward_pool import RewardPool
 from services.reward.service import RewardService
-from shoal.config.load import config_struct, parse_config
 from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError
 from shoal.rollout import Completion, FinishReason, GroundTruth, Prompt
 from shoal.rpc.channel import connect
@@ -32,7 +31,8 @@ from shoal.v1.reward_pb2_grpc import (
     RewardServiceStub,
     add_RewardServiceServicer_to_server,
 )
-from tests.support.reward_client import ALLOWED
+from tests.support.configs import run_config
+from tests.support.reward_client import ALLOWED, config
 from tests.support.waiting import eventually
 
 NAME = "shoal.v1.RewardService"
@@ -115,9 +115,8 @@ async def routed(tmp_path: Path, *servicers: Any) -> AsyncIterator[RewardPool]:
             record = WorkerRecord(f"reward-{number}", worker_pb2.WORKER_KIND_REWARD, address, 0, time.monotonic())
             members.append(Member(record, channel, RewardServiceStub(channel), serving=True))
         events = EventLog(tmp_path / "events.jsonl")
-        config = parse_config({"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}})
         try:
-            yield RewardPool(Replicas(members), events, config, time.monotonic)  # type: ignore[arg-type]
+            yield RewardPool(Replicas(members), events, run_config(), time.monotonic)  # type: ignore[arg-type]
         finally:
             for servicer in servicers:
                 if getattr(servicer, "stopping", None) is None:  # A gRPC server must not be stopped twice.
@@ -199,15 +198,9 @@ async def test_groups_larger_than_the_queue_are_scored(tmp_path: Path, num_group
     """A real service has room for two completions; every call makes progress, whatever the others do."""
     service = RewardService(ALLOWED)
     async with routed(tmp_path, service) as rewards:
-        values = {
-            "model": {"path": "m"},
-            "data": {"sources": [{"task": "arithmetic"}]},
-            "grpo": {"group_size": 2},
-            "reward": {"num_processes": 1, "max_queued": 1},
-        }
         stub = rewards._fleet.rewards[0].stub
-        config = config_struct(parse_config(values))
-        await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="r", config=config), timeout=60)
+        struct = config(num_processes=1, max_queued=1)
+        await stub.Configure(reward_pb2.RewardServiceConfigureRequest(run_id="r", config=struct), timeout=60)
         await eventually(lambda: service.status().state == worker_pb2.WORKER_STATE_READY)
         truth = GroundTruth("gsm8k", "7")
         by_group = await asyncio.gather(*(score(rewards, f"g{n}", 12, truth) for n in range(num_groups)))
