@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from services.coordinator.run.checks import extras
 from tests.support.parsed_commands import Shoal
+from tests.support.small_disk import small_disk
 from tests.support.tiny_model import make_tiny_model
 
 Refuse = Callable[..., tuple[int, str]]
@@ -158,18 +158,10 @@ def test_an_extra_that_is_not_installed_is_named_with_its_cure(
 
 
 def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) -> None:
-    full = tmp_path / "full"
-    full.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(full)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this user may not mount a small disk")
-    try:
-        code, error = refuse("train", str(config), "--data-dir", str(full))
-    finally:
-        subprocess.run(["umount", str(full)], check=True)
-    assert code == 5 and "--data-dir" in error and "1.0 MiB" in error and str(full) in error, error
+    with small_disk(tmp_path / "full", "256k") as disk:
+        disk.fill()
+        code, error = refuse("train", str(config), "--data-dir", str(disk.folder))
+    assert code == 5 and f"--data-dir: the disk of {disk.folder} is full" in error, error
 
 
 @pytest.mark.parametrize(
