@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,18 @@ time.sleep(600)
 """
 
 
+@pytest.fixture
+def reports() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, reports: list[str]) -> Iterator[Supervisor]:
+    supervisor = Supervisor(tmp_path, reports.append)
+    yield supervisor
+    supervisor.kill()
+
+
 async def _first_line(path: Path) -> str:
     await eventually(lambda: path.exists() and path.read_text().endswith("\n"), f"{path} has a line")
     return path.read_text().splitlines()[0]
@@ -44,8 +57,9 @@ def _is_gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("aside", [False, True])
-async def test_the_end_kills_deaf_processes_and_their_children(tmp_path: Path, aside: bool) -> None:
-    supervisor = Supervisor(tmp_path, print)
+async def test_the_end_kills_deaf_processes_and_their_children(
+    supervisor: Supervisor, tmp_path: Path, aside: bool
+) -> None:
     child = supervisor.start(_plan("sleeper", "generator", SLEEPER.format(aside=aside, deaf=True)))
     grandchild = int(await _first_line(tmp_path / "sleeper.log"))
     await supervisor.end(grace_s=0.3)
@@ -53,14 +67,13 @@ async def test_the_end_kills_deaf_processes_and_their_children(tmp_path: Path, a
     assert _is_gone(grandchild), f"{grandchild} outlived its parent"
 
 
-async def test_polite_processes_are_not_killed(tmp_path: Path) -> None:
+async def test_polite_processes_are_not_killed(supervisor: Supervisor, tmp_path: Path) -> None:
     code = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print(1, flush=True)
 time.sleep(600)
 """
-    supervisor = Supervisor(tmp_path, print)
     child = supervisor.start(_plan("polite", "reward", code))
     await _first_line(tmp_path / "polite.log")
     await supervisor.end()
@@ -69,26 +82,22 @@ time.sleep(600)
 
 @pytest.mark.parametrize(("kind", "exit_code"), [("coordinator", 1), ("generator", 3)])
 async def test_a_death_that_the_run_cannot_survive_is_reported_with_the_last_line_of_the_log(
-    tmp_path: Path, kind: str, exit_code: int
+    supervisor: Supervisor, tmp_path: Path, kind: str, exit_code: int
 ) -> None:
-    supervisor = Supervisor(tmp_path, print)
     code = f"import sys; print('ValueError: no such thing'); sys.exit({exit_code})"
     supervisor.start(_plan(kind, kind, code, may_restart=kind != "coordinator"))
     with pytest.raises(ProcessDied) as caught:
         await asyncio.wait_for(supervisor.watch(), PATIENCE_S)
-    supervisor.kill()
     named = (f"the {kind} ", f"exit code {exit_code}", "ValueError: no such thing", str(tmp_path / f"{kind}.log"))
     assert has_all(caught.value.message, *named), caught.value
 
 
 async def test_a_new_step_lets_a_process_restart_as_often_as_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, reports: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
     monkeypatch.setattr(supervisor_module, "POLL_S", 0.01)
     monkeypatch.setattr(supervisor_module, "MAX_RESTARTS", 1)
-    reports: list[str] = []
-    supervisor = Supervisor(tmp_path, reports.append)
     supervisor.start(_plan("learner", "learner", "import time; time.sleep(600)"))
     watching = asyncio.create_task(supervisor.watch())
 
@@ -110,28 +119,18 @@ async def test_a_new_step_lets_a_process_restart_as_often_as_at_first(
             await watching
     finally:
         watching.cancel()
-        supervisor.kill()
 
 
-async def test_a_kind_of_process_survives_while_one_of_it_does(tmp_path: Path) -> None:
-    reports: list[str] = []
-    reported = asyncio.Event()
-
-    def report(text: str) -> None:
-        reports.append(text)
-        reported.set()
-
-    supervisor = Supervisor(tmp_path, report)
+async def test_a_kind_of_process_survives_while_one_of_it_does(supervisor: Supervisor, reports: list[str]) -> None:
     supervisor.start(_plan("reward-0", "reward", "import sys; sys.exit(3)"))
     supervisor.start(_plan("reward-1", "reward", "import time; time.sleep(600)"))
     watching = asyncio.create_task(supervisor.watch())
     try:
-        await asyncio.wait_for(reported.wait(), PATIENCE_S)
+        await eventually(lambda: reports, "the death is reported")
         assert not watching.done()
         assert "reward-0" in reports[0]
     finally:
         watching.cancel()
-        supervisor.kill()
 
 
 # Serves as a worker does, and writes its address to its log.
@@ -148,11 +147,9 @@ asyncio.run(serve())
 
 
 async def test_a_worker_that_hangs_after_its_lease_is_killed_and_restarted_and_one_that_answers_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, reports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.01)
-    reports: list[str] = []
-    supervisor = Supervisor(tmp_path, reports.append)
     hangs, _ = (supervisor.start(_plan(name, "learner", SERVER)) for name in ("learner", "other"))
     addresses = [await _first_line(tmp_path / f"{name}.log") for name in ("learner", "other")]
     watching = asyncio.create_task(supervisor.watch())
@@ -167,14 +164,13 @@ async def test_a_worker_that_hangs_after_its_lease_is_killed_and_restarted_and_o
         await eventually(lambda: len(reports) >= 3, "the process is restarted")
     finally:
         watching.cancel()
-        supervisor.kill()
     assert "learner hangs" in reports[0]
     assert "learner died (killed by SIGKILL" in reports[1] and "learner is restarted" in reports[2], reports
     assert hangs.exit_status() == -signal.SIGKILL
 
 
 async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_and_killed_when_it_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, reports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY_S", 0.05)
     monkeypatch.setattr(supervisor_module, "ASK_EVERY_S", 0.05)
@@ -186,8 +182,6 @@ async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_a
         return asked[-1]
 
     monkeypatch.setattr(supervisor_module, "_answers", asking)
-    reports: list[str] = []
-    supervisor = Supervisor(tmp_path, reports.append)
     hangs = supervisor.start(_plan("coordinator", "coordinator", SERVER))
     address = await _first_line(tmp_path / "coordinator.log")
     working = [asyncio.create_task(work) for work in (supervisor.watch(), supervisor.keep_answering(address))]
@@ -200,6 +194,5 @@ async def test_a_process_that_nobody_keeps_a_lease_of_is_asked_again_and_again_a
     finally:
         for task in working:
             task.cancel()
-        supervisor.kill()
     assert "coordinator hangs" in reports[0] and "coordinator is restarted" in reports[2], reports
     assert asked.count(False) >= supervisor_module.NUM_ASKED, f"it was given up after {asked}"

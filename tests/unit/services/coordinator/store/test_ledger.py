@@ -43,6 +43,12 @@ def completion(index: int) -> Completion:
     )
 
 
+def rows(path: Path, query: str) -> list[Any]:
+    with reading(path) as connection:
+        assert connection is not None
+        return connection.execute(query).fetchall()
+
+
 def groups(folder: Path) -> list[pb.RolloutGroup]:
     return list(list_rollouts(folder, pb.ListRolloutsRequest()).groups)
 
@@ -99,10 +105,7 @@ async def test_a_group_that_is_issued_again_loses_its_drop_reason_and_its_greedy
     await ledger.dropped(0, "refused", 2)
     await ledger.issued(0, 3, "g0", PROMPT, "", 1, "")
     await ledger.close()
-    with reading(tmp_path / LEDGER) as connection:
-        assert connection is not None
-        row = connection.execute("SELECT state, drop_reason, greedy_reward FROM groups").fetchone()
-    assert row == ("ISSUED", "", None)
+    assert rows(tmp_path / LEDGER, "SELECT state, drop_reason, greedy_reward FROM groups") == [("ISSUED", "", None)]
 
 
 async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(ledger: Ledger, tmp_path: Path) -> None:
@@ -118,17 +121,13 @@ async def test_a_snapshot_is_one_file_with_the_ledger_of_that_moment(ledger: Led
 
 def tokens_in(folder: Path) -> dict[int, list[rollout_pb2.Completion]]:
     """The sampled tokens that a ledger has, by order number."""
+    found: dict[int, list[rollout_pb2.Completion]] = {}
     with reading(folder / LEDGER) as connection:
         assert connection is not None
-        numbers = [number for (number,) in connection.execute("SELECT order_number FROM groups")]
-        payloads = {
-            number: read_payload(connection, folder / SEGMENTS, number, PayloadKind.TOKENS) for number in numbers
-        }
-    return {
-        number: list(messages_of(record, rollout_pb2.Completion))
-        for number, record in payloads.items()
-        if record is not None
-    }
+        for (number,) in connection.execute("SELECT order_number FROM groups"):
+            if record := read_payload(connection, folder / SEGMENTS, number, PayloadKind.TOKENS):
+                found[number] = list(messages_of(record, rollout_pb2.Completion))
+    return found
 
 
 async def test_tokens_are_deleted_once_a_step_has_used_their_group_up_and_text_stays(
@@ -238,9 +237,7 @@ async def test_groups_are_issued_while_a_snapshot_is_copied(
     may_go_on.set()
     (text, tokens) = await snapshot
     await ledger.close()
-    with reading(tmp_path / "snapshot.sqlite") as connection:
-        assert connection is not None
-        assert connection.execute("SELECT order_number FROM groups").fetchall() == [(0,)]
+    assert rows(tmp_path / "snapshot.sqlite", "SELECT order_number FROM groups") == [(0,)]
     for digest in (text, tokens):
         named = (tmp_path / SEGMENTS / digest.name).read_bytes()[: digest.num_bytes]
         assert hashlib.sha256(named).hexdigest() == digest.sha256, f"{digest} is not what the file has"
@@ -347,9 +344,7 @@ async def test_a_ledger_of_the_version_before_is_read_and_goes_on(tmp_path: Path
     await bring_to_scored(ledger, 1)
     await write_snapshot(ledger, tmp_path / "snapshot.sqlite")
     await ledger.close()
-    with reading(tmp_path / LEDGER) as connection:
-        assert connection is not None
-        assert connection.execute("SELECT order_number FROM groups").fetchall() == [(1,)], "the other is in a block"
+    assert rows(tmp_path / LEDGER, "SELECT order_number FROM groups") == [(1,)], "the other is in a block"
     first, second = groups(tmp_path)
     assert [first] == before, f"its resume changed {before[0]} to {first}"
     (rollout,) = first.rollouts

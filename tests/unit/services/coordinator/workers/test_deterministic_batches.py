@@ -63,11 +63,8 @@ class Member:
 
 
 def seats(num: int) -> list[Seat]:
-    return list(
-        seats_of(
-            [[number] for number in range(num)], name="r", num_completions=4, config=config(num_generators=1)
-        ).values()
-    )
+    groups = [[number] for number in range(num)]
+    return list(seats_of(groups, name="r", num_completions=4, config=config(num_generators=1)).values())
 
 
 async def test_no_member_goes_on_before_all_are_in_nor_before_all_are_sampled() -> None:

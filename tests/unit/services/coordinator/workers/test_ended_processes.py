@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -56,18 +55,10 @@ async def test_a_process_that_still_listens_is_not_gone_however_often_its_connec
 
 
 @pytest.mark.parametrize("address", ["nowhere.invalid:7000", "[2001:db8::1]:7000"])
-async def test_a_network_that_fails_says_nothing_about_a_process(address: str, hidden: None) -> None:
-    channel = _Channel(*[BROKEN] * 10)
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        await until_gone(_member(address, channel))
-
-
-@pytest.fixture
-def hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every connection fails as in a network that has lost the machine."""
-
+async def test_a_network_that_fails_says_nothing_about_a_process(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def open_connection(host: str, port: int) -> Any:
         raise OSError(113, "No route to host") if host.startswith("nowhere") else TimeoutError
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
-    yield
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await until_gone(_member(address, _Channel(*[BROKEN] * 10)))

@@ -16,14 +16,7 @@ from services.coordinator.workers import lost_work
 from shoal.conversation import ChatMessage
 from shoal.rollout import FinishReason
 from shoal.scores import ScoreOutcome
-from tests.support.played_agent import (
-    ADD,
-    OPENER,
-    Policy,
-    play,
-    said,
-    user,
-)
+from tests.support.played_agent import ADD, OPENER, Policy, play, said, user
 from tests.support.waiting import settled
 
 

@@ -212,11 +212,8 @@ async def test_the_tokens_are_what_the_policy_said_between_what_the_environment_
     spans = [(str(span.version), span.start, span.end) for span in completion.version_spans]
     assert spans == [("0.0", ranges[0].start, ranges[0].stop), ("0.0", ranges[1].start, ranges[1].stop)]
     assert (completion.text, completion.finish_reason) == ("It is 1.", FinishReason.STOP)
-    assert (played.episode.stop_reason, played.episode.reward, played.episode.metrics) == (
-        "no_call",
-        1.0,
-        {"solved": 1},
-    )
+    ended = played.episode.stop_reason, played.episode.reward, played.episode.metrics
+    assert ended == ("no_call", 1.0, {"solved": 1})
     assert played.episode.turns[0].message.tool_calls[0].arguments_json == json.dumps({"text": "1"})
 
 
@@ -275,10 +272,9 @@ async def test_after_the_last_turn_the_policy_may_answer_to_the_results_once(
     environments = Environments()
     played = await play([CALL, CALL, last], environments, max_turns=2)
     assert (len(played.episode.turns), played.episode.stop_reason) == (3, stop_reason)
-    assert played.episode.is_truncated is (stop_reason == "max_turns")
-    assert played.completion.finish_reason is (
-        FinishReason.LENGTH if played.episode.is_truncated else FinishReason.STOP
-    )
+    is_truncated = stop_reason == "max_turns"
+    ended = played.episode.is_truncated, played.completion.finish_reason
+    assert ended == (is_truncated, FinishReason.LENGTH if is_truncated else FinishReason.STOP)
     assert len(environments.turns) == num_sent and environments.ends == [stop_reason]
 
 

@@ -30,18 +30,17 @@ class NeverReady:
         yield
 
 
+def transfer_to(
+    group: WeightGroup, config: WeightsConfig, *, learner: Any = None, usual_s: float | None = None
+) -> Transfer:
+    version, canary = WeightVersion(0, 1), weights_pb2.Canary()
+    return Transfer(learner, group, config, version=version, canary=canary, usual_s=usual_s)
+
+
 async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
     stub, before = NeverReady(), asyncio.all_tasks()
-    member = Member(Mock(worker_id="g"), Mock(), stub)
-    learner: Any = Mock()
-    transfer = Transfer(
-        learner,
-        WeightGroup(1, [member], 60.0),
-        WeightsConfig(),
-        version=WeightVersion(0, 1),
-        canary=weights_pb2.Canary(),
-    )
-    running = asyncio.create_task(transfer.run())
+    group = WeightGroup(1, [Member(Mock(worker_id="g"), Mock(), stub)], 60.0)
+    running = asyncio.create_task(transfer_to(group, WeightsConfig()).run())
     await stub.asked.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -54,10 +53,8 @@ async def test_a_transfer_that_is_canceled_leaves_no_task() -> None:
 async def test_a_member_that_is_never_ready_fails_and_leaves_no_exception_unseen() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    member, learner = Member(Mock(worker_id="g"), Mock(), NeverReady()), Mock()
-    config = WeightsConfig(ready_timeout_s=0.01)
-    group, version = WeightGroup(1, [member], 60.0), WeightVersion(0, 1)
-    result = await Transfer(learner, group, config, version=version, canary=weights_pb2.Canary()).run()
+    group = WeightGroup(1, [Member(Mock(worker_id="g"), Mock(), NeverReady())], 60.0)
+    result = await transfer_to(group, WeightsConfig(ready_timeout_s=0.01)).run()
     assert [(name, type(error)) for name, error in result.failures.items()] == [("g", DeadlineExceeded)]
     gc.collect()
     await asyncio.sleep(0)
@@ -94,17 +91,9 @@ async def test_a_broadcast_that_goes_on_after_a_death_is_waited_for_no_longer_th
         Member(Mock(worker_id=name), Mock(), stub)
         for name, stub in (("dies", ReadyMember(has_begun)), ("survives", ReadyMember()))
     ]
-    learner: Any = EndlessBroadcast()
     config = WeightsConfig(ready_timeout_s=3600.0)  # Longer than any test may take.
-    transfer = Transfer(
-        learner,
-        WeightGroup(1, members, 7200.0),
-        config,
-        version=WeightVersion(0, 1),
-        canary=weights_pb2.Canary(),
-        usual_s=0.01,
-    )
-    result = await transfer.run()
+    group = WeightGroup(1, members, 7200.0)
+    result = await transfer_to(group, config, learner=EndlessBroadcast(), usual_s=0.01).run()
     reasons = {worker_id: error.reason for worker_id, error in result.failures.items()}
     assert reasons == {"dies": ErrorReason.UNAVAILABLE, "survives": ErrorReason.WEIGHT_GROUP_BROKEN}, reasons
     assert not result.loaded and result.sent is None
