@@ -9,14 +9,9 @@ from shoal.rpc.options import MAX_METADATA_BYTES
 from tests.support.wordings import has_all
 
 
-def rpc_error(code, details="", trailers=()):
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details)
-
-
 def translated(code, details="", trailers=()):
-    return from_rpc_error(
-        rpc_error(code, details, trailers), method="/shoal.v1.X/Y", address="10.0.0.1:7000", timeout_s=2.5
-    )
+    error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details)
+    return from_rpc_error(error, method="/shoal.v1.X/Y", address="10.0.0.1:7000", timeout_s=2.5)
 
 
 def test_every_error_of_the_domain_has_a_different_status():

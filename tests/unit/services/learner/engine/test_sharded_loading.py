@@ -1,6 +1,5 @@
 """Models whose shards can be read from their files, and models that transformers has to load."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +29,6 @@ def _edit_weights(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[
     def change(folder: Path) -> None:
         path = folder / "model.safetensors"
         save_file(edit(load_file(path)), path, metadata={"format": "pt"})
-
-    return change
-
-
-def _edit_config(**fields: object) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
     return change
 

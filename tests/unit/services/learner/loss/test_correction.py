@@ -111,10 +111,6 @@ def test_a_token_of_unknown_behavior_has_weight_1_and_passes() -> None:
     assert float(result.weights_C[3]) == 1 and not result.is_dropped_C[3]
 
 
-def run_with(**sections: Any) -> RunConfig:
-    return run_config(**sections)
-
-
 def factors(run: RunConfig, correction: Correction | None) -> list[float]:
     nothing = torch.zeros(4, dtype=torch.float64)
     weights = torch.tensor([1.0, 1.0, 1.0, 0.5], dtype=torch.float64)
@@ -128,16 +124,16 @@ def factors(run: RunConfig, correction: Correction | None) -> list[float]:
 
 
 def test_a_dropped_token_counts_in_the_divisor_and_a_rejected_one_does_not() -> None:
-    run = run_with()
+    run = run_config()
     assert factors(run, corrected(filters=[{"low": 0.5}])) == [0.25, 0.25, 0.25, 0.125]
     third = 1 / 3
     rejected = corrected(filters=[{"low": 0.5, "reject": True}])
     assert factors(run, rejected) == pytest.approx([third, 0, third, third / 2])
-    by_sequence = run_with(loss={"aggregation": "seq-mean-token-mean"})
+    by_sequence = run_config(loss={"aggregation": "seq-mean-token-mean"})
     assert factors(by_sequence, rejected) == pytest.approx([0.25, 0, 0.25, 0.25])
     all_of_one = corrected(filters=[{"high": 2.5, "reject": True}])
     assert factors(by_sequence, all_of_one) == pytest.approx([third, third, third, 0])
-    counting = run_with(loss={"aggregation": "seq-mean-token-mean", "empty_sequences": "count"})
+    counting = run_config(loss={"aggregation": "seq-mean-token-mean", "empty_sequences": "count"})
     assert factors(counting, all_of_one) == pytest.approx([1 / 6, 1 / 6, 1 / 6, 0])
 
 
@@ -148,7 +144,7 @@ def test_a_dropped_completion_of_infinite_weight_leaves_the_gradient_of_others_a
     behavior = torch.full((2 * num,), -2.0)
     logprobs = behavior + torch.tensor([0.02, 0.0]).repeat_interleave(num)
     filters = [{"level": "sequence_sum", "high": 3.0}]
-    run = run_with(
+    run = run_config(
         loss={"baseline": "proximal"}, correction={"weight": "sequence", "weight_high": 0.0, "filters": filters}
     )
     ones = torch.ones(2 * num)
@@ -165,9 +161,9 @@ def test_a_dropped_completion_of_infinite_weight_leaves_the_gradient_of_others_a
 
 
 def test_the_divisor_of_dr_grpo_is_completions_times_the_greatest_length() -> None:
-    assert factors(run_with(loss={"aggregation": "seq-mean-token-sum-norm"}, sampling={"max_completion_tokens": 50}),
+    assert factors(run_config(loss={"aggregation": "seq-mean-token-sum-norm"}, sampling={"max_completion_tokens": 50}),
                    None)[0] == pytest.approx(1 / 100)  # fmt: skip
-    run = run_with(loss={"aggregation": "seq-mean-token-sum-norm", "denominator": 8.0})
+    run = run_config(loss={"aggregation": "seq-mean-token-sum-norm", "denominator": 8.0})
     assert factors(run, None)[0] == pytest.approx(1 / 16)
 
 
@@ -203,7 +199,7 @@ def test_a_step_is_surveyed_only_if_an_option_needs_it() -> None:
         (proximal | {"correction": {"filters": [{"low": 0.5, "reject": True}]}}, True),
         ({"loss": {"top_entropy_share": 0.5}}, True),
     ):
-        assert needs_survey(run_with(**sections)) is expected, sections
+        assert needs_survey(run_config(**sections)) is expected, sections
 
 
 def test_equal_policies_show_no_mismatch_and_hopeless_ones_finite_metrics() -> None:
@@ -232,4 +228,4 @@ def test_equal_policies_show_no_mismatch_and_hopeless_ones_finite_metrics() -> N
 )
 def test_options_that_would_do_nothing_or_contradict_are_refused(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        run_with(**sections)
+        run_config(**sections)

@@ -9,15 +9,11 @@ from services.learner.model.sequence_parallel import SequenceGroup, share_of
 from tests.support.train_batches import make_groups
 
 
-def group_of(index: int, size: int) -> SequenceGroup:
-    """Makes a group that sends nothing."""
-    return SequenceGroup(dist.ProcessGroup(index, size), index=index, size=size)
-
-
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_every_token_of_a_row_is_on_one_rank_and_scored_by_one(size: int) -> None:
     (row, *_), _ = pack_for_rank(make_groups(), max_tokens=200, rank=0, num_ranks=1)
-    shares = [share_of(row, group_of(index, size)) for index in range(size)]
+    groups = [SequenceGroup(dist.ProcessGroup(index, size), index=index, size=size) for index in range(size)]
+    shares = [share_of(row, group) for group in groups]
     lengths = {share.row.num_tokens for share in shares}
     assert len(lengths) == 1, f"shares of {lengths} tokens"
     tokens = torch.cat([share.row.token_ids_R for share in shares])
