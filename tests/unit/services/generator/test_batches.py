@@ -12,6 +12,7 @@ from services.generator.requests import Requests
 from shoal.errors import Aborted, InvalidArgument
 from shoal.rollout import Completion, SamplingParams
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.waiting import settled
 
 
 class Log(ScriptedEngine):
@@ -43,11 +44,6 @@ def reading(requests: Requests, name: str, *seeds: int, place: BatchPlace | None
         return [completion for update in updates for completion in update.completions]
 
     return asyncio.create_task(read())
-
-
-async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_the_groups_of_a_batch_begin_together_in_order_whenever_they_arrive() -> None:

@@ -16,6 +16,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, ShoalError, Unavailable
 from shoal.rollout import Completion, FinishReason, SamplingParams
 from shoal.token_run import TokenRun
+from tests.support.waiting import settled
 
 
 class CountingEngine:
@@ -80,9 +81,7 @@ async def test_completions_that_finish_while_another_is_sent_are_sent_too() -> N
     async for completion in completions(requests.stream(group)):
         received.append(completion.sample_index)
         engine.first_was_read.set()
-        # Lets the others finish, as with a slow connection.
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settled()  # Lets the others finish, as with a slow connection.
     assert sorted(received) == [0, 1, 2], f"of 3 completions only {received} were sent"
 
 
@@ -99,14 +98,9 @@ class GatedEngine(CountingEngine):
             if seed:
                 await self.gate.wait()
         except asyncio.CancelledError:
-            await a_little()
+            await settled()
             raise
         return Sample(zeros(1), FinishReason.LENGTH)
-
-
-async def a_little() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_a_repeat_during_the_abort_of_its_predecessor_is_sampled_once() -> None:
@@ -118,8 +112,8 @@ async def test_a_repeat_during_the_abort_of_its_predecessor_is_sampled_once() ->
     second = completions(requests.stream(group))
     assert (await anext(second)).sample_index == 0
     rest = asyncio.ensure_future(anext(second))
-    await a_little()
-    await a_little()
+    await settled()
+    await settled()
     assert requests.num_in_flight == 2, "completions in flight are not counted"
     engine.gate.set()
     assert sorted([(await rest).sample_index, (await anext(second)).sample_index]) == [1, 2]
@@ -154,7 +148,7 @@ class Dropping(CountingEngine):
             raise self._error
         self._dropped.set()
         if self._ends_within_the_call:
-            await a_little()
+            await settled()
 
 
 @pytest.mark.parametrize("ends_within_the_call", [False, True])
@@ -182,7 +176,7 @@ async def tokens_handed_back(engine: Dropping) -> list[int]:
                 counts[index] += run.num_tokens
 
     reading = asyncio.create_task(read())
-    await a_little()
+    await settled()
     with suppress(Unavailable):
         await asyncio.wait_for(requests.drain(0), 60)
     with pytest.raises(Aborted) as error:

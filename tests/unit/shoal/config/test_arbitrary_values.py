@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from services.coordinator.cli.config_check import check_config
 from shoal.config import RunConfig, dump_config, parse_config
 from shoal.config.changes import changed_config
-from shoal.config.fields import all_fields, section_type
+from shoal.config.fields import all_fields, annotation_at
 from shoal.config.load import config_digest, config_struct
 from shoal.config.notes import notes_on
 from shoal.errors import InvalidArgument, ShoalError
@@ -70,23 +70,13 @@ def _values_of(annotation: Any) -> st.SearchStrategy[Any]:
     return simple.get(annotation, anything)
 
 
-def _annotation_of(name: str) -> Any:
-    section: type[BaseModel] = RunConfig
-    *outer, last = name.split(".")
-    for part in outer:
-        inner = section_type(section.model_fields[part].annotation)
-        assert inner is not None, name
-        section = inner
-    return section.model_fields[last].annotation
-
-
 NAMES = all_fields(RunConfig)
 """The dotted names of all fields, tables included."""
 
 
 @cache
 def _change_of(name: str) -> st.SearchStrategy[tuple[str, Any]]:
-    return st.tuples(st.just(name), st.one_of(_values_of(_annotation_of(name)), anything))
+    return st.tuples(st.just(name), st.one_of(_values_of(annotation_at(name.split("."))), anything))
 
 
 changes = st.lists(st.sampled_from(NAMES).flatmap(_change_of), max_size=6)

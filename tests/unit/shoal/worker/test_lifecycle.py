@@ -13,6 +13,7 @@ from shoal.worker.lifecycle import Lifecycle
 from shoal.worker.reexec import Reexec
 from tests.support.configs import run_config
 from tests.support.loopback import NoProgram
+from tests.support.waiting import settled
 
 
 def config(seed: int = 0) -> RunConfig:
@@ -38,11 +39,6 @@ async def nothing() -> None:
     """Loads nothing."""
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_a_load_leads_from_idle_to_ready(lifecycle: Lifecycle) -> None:
     gate = asyncio.Event()
 
@@ -56,13 +52,13 @@ async def test_a_load_leads_from_idle_to_ready(lifecycle: Lifecycle) -> None:
     with pytest.raises(FailedPrecondition, match=r"LOADING.* READY: loading the model"):
         raise lifecycle.not_ready()
     gate.set()
-    await settle()
+    await settled()
     assert state(lifecycle) == "READY"
 
 
 async def test_what_changes_at_once_in_an_active_run_needs_no_other_load(lifecycle: Lifecycle) -> None:
-    lifecycle.load("run", config(), settle, message="")
-    await settle()
+    lifecycle.load("run", config(), settled, message="")
+    await settled()
     changed = updated_config(config(), {"checkpoint": {"every_steps": 3}, "evaluation": {"every_steps": 2}})
     assert lifecycle.is_configured("run", changed)
     assert not lifecycle.is_configured("run", updated_config(config(), {"learner": {"learning_rate": 3e-4}}))
@@ -81,10 +77,10 @@ async def test_the_status_says_what_long_work_does_now_but_not_over_a_failure(li
     assert message() == ""
     lifecycle.load("run", config(), work, message="loading the model")
     assert message() == "loading the model"
-    await settle()
+    await settled()
     assert message() == "reading the weights"
     gate.set()
-    await settle()
+    await settled()
     assert (state(lifecycle), message()) == ("READY", "")
     lifecycle.progress("writing weights")
     assert (state(lifecycle), message()) == ("READY", "writing weights")
@@ -108,10 +104,10 @@ async def test_a_newer_load_begins_when_the_cleanup_of_the_earlier_one_has_ended
         has_begun.set()
 
     lifecycle.load("run", config(), first, message="")
-    await settle()
+    await settled()
     lifecycle.load("other", config(), second, message="")
     await asyncio.wait_for(has_begun.wait(), 60)
-    await settle()
+    await settled()
     assert order == ["first ended", "second began"] and state(lifecycle) == "READY"
 
 
@@ -122,7 +118,7 @@ async def test_the_first_reason_to_end_stands_and_ends_the_process_once(lifecycl
     lifecycle.load("run", config(), work, message="")
     lifecycle.fail("the engine has died")
     lifecycle.fail("later")
-    await settle()
+    await settled()
     status = lifecycle.status(worker_pb2.WorkerLoad())
     assert (status.state, status.message) == (worker_pb2.WORKER_STATE_FAILED, "the engine has died")
     assert ends == ["SIGTERM"]
@@ -137,7 +133,7 @@ async def test_a_worker_that_restarts_refuses_every_configuration_and_ignores_la
     lifecycle: Lifecycle, ends: list[str]
 ) -> None:
     lifecycle.load("run", config(), nothing, message="")
-    await settle()
+    await settled()
     assert lifecycle.restart("it serves run run").reason == "STARTING_OVER"
     for run_id in ("run", "other"):
         with pytest.raises(Unavailable, match="it serves run run") as caught:
@@ -151,7 +147,7 @@ async def test_what_is_loaded_may_replace_the_state_ready_but_no_other(lifecycle
     paused = (worker_pb2.WORKER_STATE_PAUSED, "paused by PauseGeneration")
     assert lifecycle.status(worker_pb2.WorkerLoad(), loaded=paused).state == worker_pb2.WORKER_STATE_IDLE
     lifecycle.load("run", config(), nothing, message="")
-    await settle()
+    await settled()
     status = lifecycle.status(worker_pb2.WorkerLoad(capacity=2), loaded=paused)
     assert (status.state, status.message, status.load.capacity) == (*paused, 2)
 
