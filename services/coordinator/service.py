@@ -40,7 +40,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
         elif not request.run_id:
             raise invalid("run_id", "is required when a run is resumed")
         elif request.queue:
-            raise invalid("queue", "is for new runs: a run is resumed when no other one is active")
+            raise invalid("queue", "cannot be combined with resume: resume the run when no other run is active")
         else:
             record = await self._runs.resume(request.run_id, request.config)
         return pb.StartRunResponse(run=await self._describe(record))

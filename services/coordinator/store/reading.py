@@ -56,6 +56,6 @@ def interpreting(path: Path) -> Iterator[None]:
 def damaged(path: Path, error: Exception) -> DataLoss:
     """Makes the error for a damaged ledger."""
     return DataLoss(
-        f"the ledger {path} is damaged ({error}); resume the run to restore the last checkpoint's",
+        f"the ledger {path} is damaged ({error}); resume the run to restore the ledger of the last checkpoint",
         reason=ErrorReason.LEDGER_DAMAGED,
     )

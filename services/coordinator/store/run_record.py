@@ -125,7 +125,7 @@ class RunRecord:
         try:
             self.save()
         except ResourceExhausted as error:
-            _log.error("run.json waits for the next step: %s", error.message)
+            _log.error("run.json was not written, and is written again after the next step: %s", error.message)
 
     def enter(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
         """Sets the state of the run; the caller saves the record."""

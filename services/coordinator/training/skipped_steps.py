@@ -33,7 +33,7 @@ MIN_GROUPS_WITHOUT_SIGNAL = 100
 """Groups in a row, of at least three steps, that end a run if nothing can be learned from any of them. By the rule of
 three, fewer than 3 of 100 groups have a signal then, with 95 % confidence. A few hard first steps do not end a run."""
 
-_LIMIT = "grpo.max_skipped_steps lets a run go on for that many such steps"
+_LIMIT = "set grpo.max_skipped_steps to let the run skip more steps"
 _CURES = {
     DropReason.NOT_SCORED: "`{look} --failed` shows what the verifiers said",
     DropReason.REFUSED: "the group_dropped events have what the workers said",
@@ -134,9 +134,9 @@ class SkippedSteps:
     def _describe_failures(self, unscored: str) -> str:
         return "; ".join(
             [
-                f"{self.num_in_a_row} steps in a row were skipped, and every prompt was asked in vain; "
+                f"{self.num_in_a_row} steps in a row were skipped, and every prompt failed; "
                 f"the last {self._failures.total()} groups: {_listed(self._failures)}",
-                *([f"of the last step, {unscored}"] if unscored else []),
+                *([f"in the last step, {unscored}"] if unscored else []),
                 *(cure.format(look=self._look) for reason, cure in _CURES.items() if reason in self._failures),
                 _LIMIT,
             ]

@@ -84,8 +84,8 @@ async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str
             gone.add(lease)
         else:
             raise FailedPrecondition(
-                f"{holder.worker_id} at {holder.address} has a valid lease, and its process has not ended: stop it "
-                "first, or give the new one another address",
+                f"{holder.worker_id} at {holder.address} has a valid lease, and its process has not ended: stop that "
+                "worker first, or give the new worker another address",
                 reason=ErrorReason.LEASE_HELD,
                 metadata={"worker_id": holder.worker_id, "address": holder.address},
             )

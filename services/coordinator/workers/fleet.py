@@ -197,7 +197,7 @@ class Fleet:
             if status.state in (worker_pb2.WORKER_STATE_READY, worker_pb2.WORKER_STATE_LEAVING):
                 return True
             self._registry.report_lost(
-                member.record.worker_id, status.message or "a process that is not configured answers at its address"
+                member.record.worker_id, status.message or "the process at its address is not configured"
             )
         if self._members.get(member.record.worker_id) is member:
             self._remove(member, member.record.loss_reason)

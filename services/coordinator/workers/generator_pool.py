@@ -273,12 +273,12 @@ class GeneratorPool:
     def _too_slow(self, member: Member, timeout_s: float, *, has_begun: bool) -> Exception:
         if has_begun:
             return DeadlineExceeded(
-                f"not sampled within coordinator.sampling_timeout_s ({timeout_s:g} s) from the first token on"
+                f"sampling exceeded coordinator.sampling_timeout_s ({timeout_s:g} s) from the first token on"
             )
         member.serving, member.standing.is_in_doubt = False, True
         self._fleet.changed.notify()
         return WorkFailed(
-            member.name, f"it has not begun within coordinator.sampling_timeout_s ({timeout_s:g} s)", is_loss=True
+            member.name, f"it sent no token within coordinator.sampling_timeout_s ({timeout_s:g} s)", is_loss=True
         )
 
     def _failure(self, member: Member, error: ShoalError, *, was_connected: bool) -> WorkFailed:
@@ -331,7 +331,7 @@ async def _finished(
 def _of(asked: Sequence[int], index: int) -> int:
     """Returns the index in the group of a call's sample. Raises `Internal` for a sample that was not requested."""
     if not 0 <= index < len(asked):
-        raise Internal(f"it sent sample {index} of {len(asked)}")
+        raise Internal(f"it sent sample {index}, but the call has samples 0 to {len(asked) - 1}")
     return asked[index]
 
 

@@ -90,9 +90,9 @@ class WorkerRegistry:
         if not worker_id:
             raise invalid("worker_id", "is required")
         if len(worker_id) > MAX_ID_CHARS:
-            raise invalid("worker_id", f"has at most {MAX_ID_CHARS} characters (given: {len(worker_id)})")
+            raise invalid("worker_id", f"must have at most {MAX_ID_CHARS} characters (given: {len(worker_id)})")
         if kind not in _KINDS:
-            raise invalid("kind", f"must be a worker's (given: {kind})")
+            raise invalid("kind", f"must be a kind of worker (given: {kind})")
         if len(address) > MAX_ID_CHARS or not _ADDRESS.fullmatch(address):
             raise invalid("address", f"must be host:port (given: {address[:MAX_ID_CHARS]!r})")
         if num_weight_ranks < 0:
@@ -118,7 +118,7 @@ class WorkerRegistry:
         lost = next((record.worker_id for record in self._records.values() if record.lost), None)
         if lost is None:
             raise ResourceExhausted(
-                f"{MAX_WORKERS} workers are registered here, the maximum: end some, or give them another coordinator",
+                f"{MAX_WORKERS} workers are registered here, the maximum: end some, or give some another coordinator",
                 reason=ErrorReason.TOO_MANY_WORKERS,
                 retry_after_s=LEASE_S,
             )
@@ -142,8 +142,8 @@ class WorkerRegistry:
             raise NotFound(f"worker {worker_id!r} is not known here; register again", reason=ErrorReason.UNKNOWN_WORKER)
         if not record.holder.is_same(holder):
             raise PermissionDenied(
-                f"another caller registered the worker {worker_id!r}, or with another secret: only that one renews its "
-                "lease",
+                f"another caller, or another lease_secret, registered the worker {worker_id!r}: only the process that "
+                "registered the worker can renew its lease",
                 metadata={"worker_id": worker_id},
             )
         record.heartbeat_at = self._clock()

@@ -299,7 +299,7 @@ class VerifierCode:
                 return
         before = known.digest if known else ""
         self._current[service, verifier] = _Current(digest, self._clock(), before)
-        code = f"code {digest[:_SHOWN_DIGITS]} of {verifier}" + (f", not {before[:_SHOWN_DIGITS]}" if before else "")
+        code = f"code {digest[:_SHOWN_DIGITS]} of {verifier}" + (f" (was {before[:_SHOWN_DIGITS]})" if before else "")
         self._events.add(
             "verifier_code",
             f"{service} scores with {code}, from a completion of {row_name(prompt_id)} on",

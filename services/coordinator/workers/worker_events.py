@@ -52,7 +52,7 @@ def missing_message(kinds: Sequence[Kind], timeout_s: float, gap: str) -> str:
     names = f"{', '.join(others)} and {last}" if others else last
     return (
         f"{names} registered and loaded within coordinator.worker_timeout_s ({timeout_s:.0f} s)"
-        f"{f': {gap}' if gap else ''}. See the log of a worker that is loading, and raise that limit if the worker "
-        "needs longer; start a worker that is not registered with --coordinator set to this coordinator's address, "
-        "and see the log of the worker if it is running"
+        f"{f': {gap}' if gap else ''}. If a worker is loading, see its log, and raise the limit if the worker "
+        "needs longer. If a worker is not registered, start it with --coordinator set to this coordinator's address; "
+        "if it is running, see its log"
     )

@@ -41,7 +41,7 @@ async def test_the_digest_of_the_verifier_code_is_in_the_event_log_and_in_every_
     events = await cluster.until(lambda event: event.kind == "verifier_code" and event.attributes["code_digest_before"])
     assert events[-1].attributes["code_digest"] == digests[1], events[-1]
     assert events[-1].attributes["code_digest_before"] == digests[0]
-    assert f"code {digests[1][:12]} of mine, not {digests[0][:12]}" in events[-1].message
+    assert f"code {digests[1][:12]} of mine (was {digests[0][:12]})" in events[-1].message
     await cluster.stop(pb.STOP_MODE_DRAIN)
     run, _ = await cluster.end()
     assert run.state == pb.RUN_STATE_STOPPED, run.message

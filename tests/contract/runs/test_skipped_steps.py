@@ -62,7 +62,7 @@ async def test_a_run_ends_once_every_prompt_was_asked_in_vain_and_goes_on_from_t
     config = arithmetic_config(model, reward={"max_failed_share": 1.0}, data=data, run={"num_steps": 2})
     await cluster.start(config, run_id="vain")
     run, events = await cluster.end()
-    assert run.state == pb.RUN_STATE_FAILED and "asked in vain" in run.message, run.message
+    assert run.state == pb.RUN_STATE_FAILED and "every prompt failed" in run.message, run.message
     assert "not_scored" in run.message and "gsm8k: " in run.message, run.message
     num_skipped = kinds(events).count("step_skipped")
     assert 4 <= num_skipped <= 7, f"{num_skipped}: 13 prompts are a pass of 4 steps, and a bit more than 2 at most"

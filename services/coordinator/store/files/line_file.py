@@ -37,7 +37,7 @@ class LineFile:
             self._write("".join(self._waiting).encode())
         except OSError as error:
             if not was_behind:
-                _log.error("%s cannot be written, and waits: %s", self.path, error)
+                _log.error("%s cannot be written; its new lines wait in memory: %s", self.path, error)
         else:
             self._waiting.clear()
 

@@ -53,7 +53,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     try:
         manifest = _parse(path.read_bytes())
         if manifest.checkpoint_id != folder.name:
-            raise ValueError(f"it is that of {manifest.checkpoint_id!r}")
+            raise ValueError(f"it belongs to checkpoint {manifest.checkpoint_id!r}")
     except (OSError, ValueError, json_format.ParseError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise DataLoss(f"{path} cannot be read: {why}", reason=ErrorReason.CHECKPOINT_DAMAGED) from None

@@ -80,8 +80,8 @@ def load_error(reading: Reading, before: Reading | Float32Array | None, toleranc
     limit = reading.precision.tolerance if tolerance is None else tolerance
     if not reading.gap <= limit:  # Also true of NaN.
         return DataLoss(
-            f"the canary's log-probabilities differ from the learner's by {reading.gap:.3g} on average, more than "
-            f"weights.canary_tolerance ({limit:g}{'' if tolerance is not None else ', as unset'})",
+            f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, "
+            f"more than weights.canary_tolerance ({limit:g}{'' if tolerance is not None else ', its default'})",
             reason=ErrorReason.CANARY_DIFFERS,
         )
     if isinstance(before, Reading):
@@ -93,7 +93,7 @@ def _growth_error(reading: Reading, gap_before: float, limit: float) -> DataLoss
     if reading.gap <= _GROWTH * gap_before + _GROWTH_SHARE * limit:
         return None
     return DataLoss(
-        f"the canary's log-probabilities differ from the learner's by {reading.gap:.3g} on average, and by "
+        f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, and by "
         f"{gap_before:.3g} before this first load: the engine does not compute with the weights that it received",
         reason=ErrorReason.CANARY_DIFFERS,
     )
@@ -106,7 +106,7 @@ def _motion_error(reading: Reading, before: Reading) -> DataLoss | None:
     if motion <= reading.precision.motion or not np.array_equal(reading.engine, before.engine):
         return None
     return DataLoss(
-        f"the canary's log-probabilities are those of weights {before.version} to the last bit, and the learner's "
-        f"moved by up to {motion:.3g}: the engine does not compute with the weights that it received",
+        f"the generator's log-probabilities of the canary are exactly as with weights {before.version}, but the "
+        f"learner's changed by up to {motion:.3g}: the engine does not compute with the weights that it received",
         reason=ErrorReason.CANARY_UNMOVED,
     )

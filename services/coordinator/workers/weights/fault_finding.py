@@ -49,7 +49,7 @@ async def silent(members: Sequence[Member]) -> Failures:
     failures: Failures = {}
     for member, answer in zip(members, answers, strict=True):
         if isinstance(answer, ShoalError):
-            failures[member.record.worker_id] = Unavailable(f"the member does not answer: {answer.message}")
+            failures[member.record.worker_id] = Unavailable(f"the generator does not answer: {answer.message}")
         elif isinstance(answer, BaseException):
             raise answer
     return failures
@@ -85,7 +85,7 @@ def _missed(members: Sequence[Member], failures: Failures) -> Failures:
         end = first + member.record.num_weight_ranks
         if found := sorted(ranks.intersection(range(first, end))):
             missed[member.record.worker_id] = DeadlineExceeded(
-                f"the weight group missed its rank{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}",
+                f"its rank{'' if len(found) == 1 else 's'} {', '.join(map(str, found))} did not join the weight group",
                 reason=ErrorReason.WEIGHT_GROUP_TIMEOUT,
             )
         first = end

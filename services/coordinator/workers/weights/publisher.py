@@ -258,7 +258,7 @@ class Publisher:
         now = asyncio.get_running_loop().time()
         pause_s = member.standing.load_failed(now, max_failures=self._config.max_failed_loads)
         facts: dict[str, Any] = {"worker_id": member.record.worker_id, "address": member.record.address}
-        follows = "" if member.standing.is_quarantined else f"; it gets them alone in {pause_s:g} s at the earliest"
+        follows = "" if member.standing.is_quarantined else f"; it gets them separately in {pause_s:g} s or later"
         self._events.add(
             "publish_failed",
             f"{member.name} did not load weights {version} in epoch {self._epoch}: {error.message}{follows}",
@@ -276,8 +276,7 @@ class Publisher:
             self._events.add(
                 "worker_quarantined",
                 f"{member.name} failed {counted(member.standing.num_failures, 'load')} in a row "
-                "(weights.max_failed_loads) and gets no weights anymore; restart the generator: it gets weights again "
-                "after it has registered again",
+                "(weights.max_failed_loads) and gets no weights until it registers again; restart the generator",
                 **facts,
                 reason=error.reason,
             )

@@ -246,7 +246,7 @@ class _Load:
             elif response.stage == generator_pb2.LOAD_STAGE_DONE:
                 self.done = response
         if self.done is None:
-            raise Unavailable("LoadWeights ended without DONE")
+            raise Unavailable("the generator ended LoadWeights without the stage DONE")
 
 
 async def _ended_or_failed(work: "asyncio.Future[Any]", tasks: Iterable["asyncio.Task[None]"]) -> None:

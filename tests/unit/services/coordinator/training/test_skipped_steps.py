@@ -100,7 +100,7 @@ def test_a_run_ends_once_every_prompt_has_failed_and_says_of_what() -> None:
     assert message.startswith("4 steps ") and "every prompt" in message, message
     assert has_all(message, " 8 groups: 5 not_scored, 3 refused; ", " 2 of 2 completions "), message
     assert has_all(message, "run rollouts --failed", "group_dropped"), message
-    assert "sampling_timeout_s" not in message and "grpo.max_skipped_steps lets" in message, message
+    assert "sampling_timeout_s" not in message and "grpo.max_skipped_steps" in message, message
 
 
 def test_few_prompts_that_fail_end_a_run_after_three_steps() -> None:

@@ -43,7 +43,7 @@ def test_one_token_that_differs_is_enough_in_float32() -> None:
     engine[7] += 0.1
     error = load_error(reading(1, HONEST, engine), None, None)
     assert error is not None and error.reason == ErrorReason.CANARY_DIFFERS
-    assert "by 0.00323 on average" in error.message and "(0.001, as unset)" in error.message
+    assert "by 0.00323 on average" in error.message and "(0.001, " in error.message
     assert load_error(reading(1, HONEST, engine), None, 0.01) is None, "a tolerance that is set is taken"
     assert load_error(reading(1, HONEST, HONEST + 1e-4), None, None) is None
     assert load_error(reading(1, HONEST, HONEST + 0.1, "bfloat16"), None, None) is None
