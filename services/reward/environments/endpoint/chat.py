@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from services.reward.environments.endpoint.answers import finish_reason, token_logprobs, usage
 from services.reward.environments.endpoint.fields import check_fields, is_on, listed, positive, texts
-from services.reward.environments.endpoint.refusals import Refused, unsupported
+from services.reward.environments.endpoint.refusals import Refused, invalid, unsupported
 from shoal.errors import InvalidArgument
 from shoal.parsing import parse_json
 from shoal.v1 import environment_pb2 as pb
@@ -30,11 +30,11 @@ def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
     """Makes the call of a request. Raises `Refused`."""
     check_fields(values, _READ, _IGNORED)
     if not isinstance(values.get("stream_options") or {}, dict):
-        raise Refused(400, "invalid_value", "stream_options: must be an object", "stream_options")
+        raise invalid("stream_options", "must be an object")
     is_on(values, "logprobs")
     messages = listed(values, "messages")
     if not messages:
-        raise Refused(400, "invalid_value", "messages: must be a list of at least one message", "messages")
+        raise invalid("messages", "must be a list of at least one message")
     return pb.PolicyCall(
         messages=[_message(message, f"messages[{number}]") for number, message in enumerate(messages)],
         tools=[_tool(tool, f"tools[{number}]") for number, tool in enumerate(listed(values, "tools"))],
@@ -46,7 +46,7 @@ def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
 
 def _message(message: Any, where: str) -> rollout_pb2.ChatMessage:
     if not isinstance(message, dict) or message.get("role") not in [*_ROLES]:
-        raise Refused(400, "invalid_value", f"{where}: must have a role: {', '.join(_ROLES)}", where)
+        raise invalid(where, f"must have a role: {', '.join(_ROLES)}")
     if message.get("function_call"):
         raise unsupported(f"{where}.function_call", "this form is not read: give tool_calls")
     calls = listed(message, "tool_calls", f"{where}.")
@@ -63,7 +63,7 @@ def _text(content: Any, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise Refused(400, "invalid_value", f"{where}: must be a text or a list of parts", where)
+        raise invalid(where, "must be a text or a list of parts")
     for part in content:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else part
@@ -76,15 +76,11 @@ def _tool_call(call: Any, where: str) -> rollout_pb2.ToolCall:
         name, arguments = call["function"]["name"], call["function"].get("arguments") or "{}"
         if not isinstance(parse_json(arguments), dict):
             raise ValueError
-        return rollout_pb2.ToolCall(
-            id=str(call.get("id") or ""),
-            name=name,
-            arguments_json=arguments,
-            status=rollout_pb2.TOOL_CALL_STATUS_OK,
-        )
+        status, call_id = rollout_pb2.TOOL_CALL_STATUS_OK, str(call.get("id") or "")
+        return rollout_pb2.ToolCall(id=call_id, name=name, arguments_json=arguments, status=status)
     except (KeyError, TypeError, ValueError, AttributeError):
-        detail = f"{where}: must be a call of a function, with its name and its arguments as a JSON object in a text"
-        raise Refused(400, "invalid_value", detail, where) from None
+        detail = "must be a call of a function, with its name and its arguments as a JSON object in a text"
+        raise invalid(where, detail) from None
 
 
 def _tool(tool: Any, where: str) -> pb.ToolDefinition:

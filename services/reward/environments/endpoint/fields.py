@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from services.reward.environments.endpoint.refusals import Refused, unsupported
+from services.reward.environments.endpoint.refusals import invalid, unsupported
 
 RUNS = ("temperature", "top_p", "top_k", "min_p", "seed")
 """Fields that the run sets, since all its samples are drawn in one way. In requests they have no effect."""
@@ -18,8 +18,7 @@ MAX_TOKENS = 2**31 - 1
 
 
 def check_fields(values: Mapping[str, Any], read: Collection[str], ignored: Collection[str], where: str = "") -> None:
-    """Raises `Refused` for a field that asks for an unsupported feature. The caller reads the fields `read`; the fields
-    `ignored` change nothing."""
+    """Raises `Refused` for a field that is neither `read` nor `ignored` and asks for an unsupported feature."""
     for name, value in values.items():
         if name in read or name in ignored or name in RUNS or value is None:
             continue
@@ -36,11 +35,11 @@ def overridden(values: Mapping[str, Any]) -> list[str]:
 
 def positive(values: Mapping[str, Any], name: str, where: str = "") -> int:
     """Returns a number of tokens; 0 if the field is missing. Raises `Refused`."""
-    value = values.get(name)
+    value: Any = values.get(name)
     if value is None:
         return 0
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TOKENS:
-        raise Refused(400, "invalid_value", f"{where}{name}: must be a whole number from 1 on", where + name)
+    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
+        raise invalid(where + name, "must be a whole number from 1 on")
     return value
 
 
@@ -48,7 +47,7 @@ def is_on(values: Mapping[str, Any], name: str) -> bool:
     """Returns a boolean; False if the field is missing. Raises `Refused`."""
     value = values.get(name)
     if value is not None and not isinstance(value, bool):
-        raise Refused(400, "invalid_value", f"{name}: must be true or false (given: {value!r:.60})", name)
+        raise invalid(name, f"must be true or false (given: {value!r:.60})")
     return bool(value)
 
 
@@ -56,7 +55,7 @@ def listed(values: Mapping[str, Any], name: str, where: str = "") -> list[Any]:
     """Returns a list; empty if the field is missing. Raises `Refused`."""
     value = values.get(name)
     if value is not None and not isinstance(value, list):
-        raise Refused(400, "invalid_value", f"{where}{name}: must be a list", where + name)
+        raise invalid(where + name, "must be a list")
     return value or []
 
 
@@ -65,17 +64,15 @@ def texts(values: Mapping[str, Any], name: str, where: str = "") -> list[str]:
     value = values.get(name)
     listed = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(item, str) and item for item in listed):
-        raise Refused(400, "invalid_value", f"{where}{name}: must be a text or a list of texts", where + name)
+        raise invalid(where + name, "must be a text or a list of texts")
     return listed
 
 
 def token_ids(values: Mapping[str, Any], name: str, where: str = "") -> list[int]:
     """Returns a list of tokens. Raises `Refused`."""
-    listed = values.get(name)
-    if listed is None:
+    given = values.get(name)
+    if given is None:
         return []
-    if not isinstance(listed, list) or not all(
-        isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= MAX_TOKENS for item in listed
-    ):
-        raise Refused(400, "invalid_value", f"{where}{name}: must be a list of token ids", where + name)
-    return listed
+    if not isinstance(given, list) or not all(type(item) is int and 0 <= item <= MAX_TOKENS for item in given):
+        raise invalid(where + name, "must be a list of token ids")
+    return given

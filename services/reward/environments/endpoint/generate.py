@@ -10,7 +10,7 @@ from services.reward.environments.endpoint.answers import finish_reason, token_i
 from services.reward.environments.endpoint.chat import AUXILIARY
 from services.reward.environments.endpoint.fields import check_fields, overridden, positive, texts
 from services.reward.environments.endpoint.fields import token_ids as read_token_ids
-from services.reward.environments.endpoint.refusals import Refused
+from services.reward.environments.endpoint.refusals import invalid
 from shoal.v1 import environment_pb2 as pb
 
 _READ = ("model", "token_ids", "sampling_params")
@@ -27,7 +27,7 @@ def sampling_of(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the sampling settings of a request. Raises `Refused`."""
     sampling = values.get("sampling_params") or {}
     if not isinstance(sampling, dict):
-        raise Refused(400, "invalid_value", "sampling_params: must be an object", "sampling_params")
+        raise invalid("sampling_params", "must be an object")
     return sampling
 
 
@@ -38,7 +38,7 @@ def generate_call(values: Mapping[str, Any]) -> pb.PolicyCall:
     check_fields(sampling, _READ_SAMPLING, _IGNORED_SAMPLING, _WHERE)
     tokens = read_token_ids(values, "token_ids")
     if not tokens:
-        raise Refused(400, "invalid_value", "token_ids: must be the tokens of the context, at least one", "token_ids")
+        raise invalid("token_ids", "must be the tokens of the context, at least one")
     return pb.PolicyCall(
         token_ids=np.array(tokens, "<i4").tobytes(),
         max_tokens=positive(sampling, "max_tokens", _WHERE),

@@ -41,8 +41,13 @@ class Refused(Exception):
         return JSONResponse(self.body(), self.status, headers)
 
 
+def invalid(param: str, detail: str) -> Refused:
+    """Returns the refusal of a field with a wrong value."""
+    return Refused(400, "invalid_value", f"{param}: {detail}", param)
+
+
 def unsupported(param: str, detail: str) -> Refused:
-    """Returns the refusal of a field of the request."""
+    """Returns the refusal of a field that this endpoint does not support."""
     return Refused(400, "unsupported_value", f"{param}: {detail}", param)
 
 

@@ -56,7 +56,8 @@ class PolicyEndpoint:
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        self._port = 0
+        self.port = 0
+        """The port; 0 while nothing listens."""
 
     @contextlib.asynccontextmanager
     async def session(
@@ -67,7 +68,7 @@ class PolicyEndpoint:
         name, session = secrets.token_urlsafe(9), Session(send, max_context_tokens)
         self._sessions[name] = session
         try:
-            yield f"http://127.0.0.1:{self._port}/{name}/v1", session
+            yield f"http://127.0.0.1:{self.port}/{name}/v1", session
         finally:
             session.close()
             del self._sessions[name]
@@ -75,17 +76,12 @@ class PolicyEndpoint:
             if len(self._ended) > _KEPT_KEYS:
                 self._ended.popitem(last=False)
 
-    @property
-    def port(self) -> int:
-        """The port; 0 while nothing listens."""
-        return self._port
-
     async def close(self) -> None:
         """Ends the server, and all connections."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = self._server.force_exit = True
             await self._serving
-            self._server, self._serving, self._port = None, None, 0
+            self._server, self._serving, self.port = None, None, 0
 
     async def _start(self) -> None:
         async with self._starting:
@@ -99,7 +95,7 @@ class PolicyEndpoint:
             )  # fmt: skip
             self._server = _Server(config)
             self._serving = asyncio.create_task(self._server.serve(sockets=[listening]))
-            self._port = listening.getsockname()[1]
+            self.port = listening.getsockname()[1]
 
     async def _answer(self, request: Request) -> Response:
         try:

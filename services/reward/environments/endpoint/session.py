@@ -28,11 +28,6 @@ class _Asked:
     is_read: bool = False
     """Whether a request received the reply."""
 
-    @property
-    def is_orphaned(self) -> bool:
-        """Whether all clients of the call left before the reply."""
-        return not (self.num_waiting or self.is_read)
-
 
 class Session:
     """The calls of one episode. Belongs to one event loop."""
@@ -42,7 +37,7 @@ class Session:
         self.key = secrets.token_urlsafe(24)
         self.max_context_tokens = max_context_tokens
         self.limit: pb.PolicyRefusal | None = None
-        """The reason why no further call is answered; empty while calls are answered."""
+        """The reason why no further call is answered; None while calls are answered."""
         self._send = send
         self._numbers = itertools.count(1)
         self._asked: dict[str, _Asked] = {}
@@ -56,8 +51,7 @@ class Session:
         self.is_closed = False
 
     def idle_s(self) -> float:
-        """Returns the time without an open call. A call that a limit refuses does not count, so an agent that never
-        stops calling ends."""
+        """Returns the time without an open call. Calls that a limit refuses do not count, so that any agent ends."""
         return 0.0 if self._idle_since is None else asyncio.get_running_loop().time() - self._idle_since
 
     async def ask(self, call: pb.PolicyCall, body: bytes, headers: Mapping[str, str]) -> pb.PolicyReply:
@@ -118,11 +112,11 @@ class Session:
         if not retries.isdecimal() or not retries.strip("0"):
             return None
         same = [asked for asked in self._asked.values() if asked.body == body]
-        if orphaned := next((asked for asked in same if asked.is_orphaned), None):
-            return orphaned
-        if self._num_refused[
-            body
-        ]:  # It repeats a refused request. Otherwise two equal requests each have their own answer.
+        for asked in same:
+            if not (asked.num_waiting or asked.is_read):  # All clients of the call left before the reply.
+                return asked
+        # If it repeats a refused request, it is sent again: two equal requests each have their own answer.
+        if self._num_refused[body]:
             self._num_refused[body] -= 1
             return None
         return same[-1] if same else None
