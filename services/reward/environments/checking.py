@@ -36,8 +36,6 @@ _SAMPLES = {"string": "a", "integer": 1, "number": 0.5, "boolean": True, "array"
 
 @dataclass
 class _Played:
-    """The observations in one process."""
-
     digests: list[tuple[str, str]] = field(default_factory=list)
     """The name of each answer, and its digest."""
     reset_s: list[float] = field(default_factory=list)
@@ -53,8 +51,7 @@ async def check(
 
     `tools` has the names of the offered tools, None for all. `texts` are the policy's turns, with "/tool {...}" for a
     call; by default each tool is called, or some texts are said. Raises `InvalidArgument` for code that cannot be
-    loaded or cannot work here, for an invalid task, for an unknown tool, and for a call whose arguments are not a JSON
-    object.
+    loaded or cannot work here, an invalid task, an unknown tool, and a call whose arguments are not a JSON object.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder  # Shows files that are left there.
@@ -150,10 +147,9 @@ def _turns(texts: Sequence[str], tools: Sequence[Message]) -> list[ChatMessage]:
     if texts or not tools:
         definitions = [ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in tools]
         return [_turn(text, definitions, number) for number, text in enumerate(texts or _TEXTS, start=1)]
+    arguments = [json.dumps(_sample_arguments(tool["parameters"])) for tool in tools]
     calls = [
-        ToolCall(
-            f"call-{number}", tool["name"], json.dumps(_sample_arguments(tool["parameters"])), ToolCallStatus.OK, ""
-        )
+        ToolCall(f"call-{number}", tool["name"], arguments[number], ToolCallStatus.OK, "")
         for number, tool in enumerate(tools)
     ]
     return [ChatMessage("assistant", "", (calls[number % len(calls)],)) for number in range(_MAX_TURNS)]

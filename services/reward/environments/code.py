@@ -16,7 +16,6 @@ class EnvironmentCode:
     """The code that is sent to the processes, so that all of them run the same version."""
 
     name: str
-    """Name of the environment."""
     object: str
     """The class, or the list of functions."""
     settings: str
@@ -37,7 +36,6 @@ class EnvironmentCode:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the environment comes with Shoal."""
         return self.module.startswith(f"{_BUILT_IN}.")
 
     def message(self) -> dict[str, Any]:
@@ -47,10 +45,7 @@ class EnvironmentCode:
 
 
 def read_code(config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> EnvironmentCode:
-    """Reads the code that a table names, as it is now. Raises `Unusable`.
-
-    Without `packages` an object of a module may be defined anywhere; otherwise one of them must define it.
-    """
+    """Reads the code that a table names, as it is now; for a module, `packages` is `defined_in`. Raises `Unusable`."""
     code = EnvironmentCode(
         config.name,
         config.object_name,

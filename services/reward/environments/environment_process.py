@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ from services.reward.process.frames import Message
 _log = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 120.0
-"""Maximum time in seconds to import the code."""
 _GRACE_S = 1.0
 """Time after a call's limit at which the process is ended. The process itself ends calls that wait, but not calls that
 compute. Both limits grow by the computing time of other calls."""
 _BEGIN_TIMEOUT_S = 60.0
-"""Maximum time in seconds in which a process with a call neither runs nor begins the call."""
+"""Maximum time in which a process with a call neither runs nor begins the call."""
 _ROOT = Path(__file__).resolve().parents[3]
 _BOOT = """
 import sys, types
@@ -71,7 +70,7 @@ class BoundedOutput:
 
 class CallFailed(Exception):
     """A call was answered with an error. `kind` is "failed", "broken", "late", "invalid_task", "unscorable", "canceled"
-    or "cannot_load"; the message is for people."""
+    or "cannot_load"."""
 
     def __init__(self, kind: str, detail: str, traceback: str = "") -> None:
         super().__init__(detail)
@@ -79,12 +78,11 @@ class CallFailed(Exception):
 
 
 class ProcessLost(Exception):
-    """The process ended without an answer. The message says why."""
+    """The process ended without an answer. `in_call` states whether the call had begun."""
 
     def __init__(self, why: str, *, in_call: bool) -> None:
         super().__init__(why)
         self.in_call = in_call
-        """Whether the call had begun."""
 
 
 @dataclass(eq=False)
@@ -136,13 +134,11 @@ class EnvironmentProcess(ChildProcess):
     """Runs one environment."""
 
     def __init__(
-        self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], None], num_sharing: int = 1
+        self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], object], num_sharing: int = 1
     ) -> None:
         """`on_gone` is called when the process and its descendants are gone. At most `num_sharing` episodes share it;
         each of the others delays the limit of a call by at most one such limit."""
-        self.code = code
-        self._on_gone = on_gone
-        self._num_sharing = num_sharing
+        self.code, self._on_gone, self._num_sharing = code, on_gone, num_sharing
         self.num_episodes = 0
         """Episodes that have a place in it; its pool counts them."""
         self.is_private = False
@@ -207,8 +203,10 @@ class EnvironmentProcess(ChildProcess):
             self._check(message["id"])
         else:
             del self._calls[message["id"]]
-            if "error" in message:
-                call.end(error=self._failure(message["error"], logs=call.logs_error))
+            if error := message.get("error"):
+                if error["traceback"] and call.logs_error:
+                    log_raised(self.code.name, error["traceback"])
+                call.end(error=CallFailed(error["kind"], error["detail"], error["traceback"]))
             else:
                 call.end(message["value"])
         self._watch()
@@ -219,30 +217,21 @@ class EnvironmentProcess(ChildProcess):
         if self._calls and not any(call.has_begun for call in self._calls.values()):
             self.set_deadline(_BEGIN_TIMEOUT_S, "the process of the environment hung")
 
-    def _failure(self, error: Mapping[str, str], *, logs: bool) -> CallFailed:
-        if error["traceback"] and logs:
-            log_raised(self.code.name, error["traceback"])
-        return CallFailed(error["kind"], error["detail"], error["traceback"])
-
     def _check(self, number: int) -> None:
-        """Waits until a call has no time left."""
+        """Ends the process when a call has no time left."""
         call, loop = self._calls[number], asyncio.get_running_loop()
         left_s = call.left_s(loop.time(), self._busy_s)
         if left_s > 0:
             call.deadline = loop.call_later(left_s, self._check, number)
-        else:
-            self._overrun(number)
-
-    def _overrun(self, number: int) -> None:
-        call = self._calls[number]
+            return
+        why = f"{call.name} took longer than {call.timeout_s:g} s"
         if sum(each.has_begun for each in self._calls.values()) == 1:
             del self._calls[number]
-            call.end(error=CallFailed("late", f"{call.name} took longer than {call.timeout_s:g} s"))
+            call.end(error=CallFailed("late", why))
         # Any of several calls may block the others. The blocking call will hang again when it is alone.
-        _log.warning(
-            "environment process killed", extra={"environment": self.code.name, "pid": self.pid, "call": call.name}
-        )
-        self.kill(f"{call.name} took longer than {call.timeout_s:g} s, in this episode or another one of its process")
+        extra = {"environment": self.code.name, "pid": self.pid, "call": call.name}
+        _log.warning("environment process killed", extra=extra)
+        self.kill(f"{why}, in this episode or another one of its process")
 
     def _sweep(self) -> None:
         for call in self._calls.values():

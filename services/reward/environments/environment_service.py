@@ -1,8 +1,7 @@
 """EnvironmentService over gRPC."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -89,30 +88,22 @@ class EnvironmentService(EnvironmentServiceServicer):
         if first is None or first.WhichOneof("part") != "start":
             raise invalid("start", "the first message of the stream must hold the start")
         self._check_ready()
-        outcome = "aborted"
-        with self._playing():
-            try:
-                async with aclosing(self._environments.play(first.start, requests)) as responses:
-                    async for response in responses:
-                        if response.WhichOneof("part") == "result":
-                            outcome = outcome_from_wire(response.result.outcome, "result.outcome").value
-                        yield response
-            except asyncio.CancelledError:
-                if self._has_given_up:
-                    raise leaving() from None
-                raise
-            finally:
-                _EPISODES.add(1, {names.ENVIRONMENT: first.start.environment, names.OUTCOME: outcome})
-
-    @contextlib.contextmanager
-    def _playing(self) -> Iterator[None]:
-        task = asyncio.current_task()
+        task, outcome = asyncio.current_task(), "aborted"
         assert task is not None
         self._playing_tasks.add(task)
         self._nothing_open.clear()
         try:
-            yield
+            async with aclosing(self._environments.play(first.start, requests)) as responses:
+                async for response in responses:
+                    if response.WhichOneof("part") == "result":
+                        outcome = outcome_from_wire(response.result.outcome, "result.outcome").value
+                    yield response
+        except asyncio.CancelledError:
+            if self._has_given_up:
+                raise leaving() from None
+            raise
         finally:
+            _EPISODES.add(1, {names.ENVIRONMENT: first.start.environment, names.OUTCOME: outcome})
             self._playing_tasks.discard(task)
             if not self._playing_tasks:
                 self._nothing_open.set()

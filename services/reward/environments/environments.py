@@ -33,15 +33,11 @@ class Places:
     """Counts the open episodes of one environment, and tells refused episodes when to try again."""
 
     def __init__(self, environment: str, num_places: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._environment = environment
-        self._num_places = num_places
-        self._now_s = now_s
+        self._environment, self._num_places, self._now_s = environment, num_places, now_s
         self._num_open = self._num_ended = 0
         self._mean_s = _FIRST_DURATION_S
-        self._last_opened_s = 0.0
-        """The time at which the last place was taken."""
-        self._last_try_s = 0.0
-        """The time at which the last refused episode may try again."""
+        self._last_opened_s = self._last_try_s = 0.0
+        """The times at which the last place was taken, and at which the last refused episode may try again."""
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ _RUN_TIMEOUT_S = 7 * 86400.0
 _STOP_TIMEOUT_S = 5.0
 
 Message = dict[str, Any]
+_Call = Callable[[EnvironmentProcess], Awaitable[Message]]
 
 
 class EpisodeFailed(Exception):
@@ -58,8 +59,8 @@ class EpisodeHere:
     """Plays one episode. Make one call at a time, and `close` at the end.
 
     Every method raises `EpisodeFailed` if the environment breaks, and `Aborted` if the episode must begin again: the
-    process died and the environment is not deterministic, or no process can live. After either error the episode is
-    over, and only `close` may be called.
+    process died and the environment is not deterministic, or no process can live. After either error only `close` may
+    be called.
     """
 
     def __init__(self, pool: EnvironmentPool, start: Start, *, is_deterministic: bool) -> None:
@@ -80,9 +81,9 @@ class EpisodeHere:
         """The episode's name in processes. An episode may begin again under its id before the old stream has ended."""
 
     async def begin(self, replay: Sequence[Message] = ()) -> Message:
-        """Returns the first observation, or, with turns to replay, the observation of the last turn. Raises
-        `InvalidArgument` for an invalid task."""
-        observation = await self._answered("reset")
+        """Returns the first observation, or, with turns to replay, the last. Raises `InvalidArgument` for an invalid
+        task."""
+        observation = await self._answered(self._reset)
         for turn in replay:
             observation = await self.step(turn)
         return observation
@@ -90,22 +91,15 @@ class EpisodeHere:
     async def step(self, turn: Message) -> Message:
         """Returns the observation of a turn of the policy."""
         self._turns.append(turn)
-        return await self._answered("step")
+        return await self._answered(lambda process: self._step(process, len(self._turns)))
 
     async def run(self, policy: Message) -> None:
-        """Runs an agent, after `reset`, to its end, without a time limit.
-
-        Its exceptions are not logged: when its calls are refused, most agents can only raise.
-        """
+        """Runs an agent, after `reset`, to its end. Its exceptions are not logged: when its calls are refused, most
+        agents can only raise."""
         start = self._start
         given = {"episode": self._key, "task": start.task, "seed": start.seed, "policy": policy}
-
-        async def carry_out(process: EnvironmentProcess) -> Message:
-            answer: Message = await process.call("run", timeout_s=_RUN_TIMEOUT_S, logs_error=False, **given)
-            return answer
-
         self._is_running = True
-        await self._survived(carry_out)
+        await self._survived(lambda process: process.call("run", timeout_s=_RUN_TIMEOUT_S, logs_error=False, **given))
         self._is_running = False
 
     async def stop(self) -> None:
@@ -144,19 +138,13 @@ class EpisodeHere:
                 self._pool.leave(self._process)
             self._pool.end_episode()
 
-    async def _answered(self, call: str) -> Message:
-        """Carries out `reset`, or the last turn, and returns the observation."""
-
-        async def carry_out(process: EnvironmentProcess) -> Message:
-            if call == "reset":
-                return await self._reset(process)
-            return await self._step(process, len(self._turns))
-
+    async def _answered(self, carry_out: _Call) -> Message:
+        """Carries out `reset` or the last turn, and returns the observation."""
         observation = await self._survived(carry_out)
         self._digests.append(digest_of(observation))
         return observation
 
-    async def _survived(self, carry_out: Callable[[EnvironmentProcess], Awaitable[Message]]) -> Message:
+    async def _survived(self, carry_out: _Call) -> Message:
         """Carries out a call, in another process if this process dies."""
         while True:
             try:

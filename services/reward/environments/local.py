@@ -63,11 +63,8 @@ class LocalEnvironment:
         return [pid for pool in (self._pool, *self._former) if pool is not None for pid in pool.pids]
 
     async def find(self, *, keeps_tools: bool = False) -> None:
-        """Loads the current code in a process, and uses it for later episodes.
-
-        Raises `Unusable`, with `keeps_tools` also for code that lacks a current tool. Then the current code stays in
-        use.
-        """
+        """Loads the current code in a process, and uses it for later episodes. Raises `Unusable`, with `keeps_tools`
+        also for code that lacks a current tool; then the former code stays in use."""
         async with self._finding:
             await self._find(keeps_tools)
         self.notice = ""

@@ -41,7 +41,6 @@ class EnvironmentPool:
         self._num_episodes += 1
 
     def end_episode(self) -> None:
-        """Ends the count of an episode."""
         self._num_episodes -= 1
         self._check_empty()
 
@@ -104,13 +103,12 @@ class EnvironmentPool:
         return min(open_ones, key=lambda process: process.num_episodes, default=None)
 
     def _added(self) -> EnvironmentProcess:
-        process = EnvironmentProcess(self.code, self._forget, self._episodes_per_process)
+        process = EnvironmentProcess(
+            self.code, lambda gone: self._processes.pop(gone, None), self._episodes_per_process
+        )
         starting = self._processes[process] = asyncio.create_task(self._start(process))
-        starting.add_done_callback(_retrieve)
+        starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # Retrieve the error.
         return process
-
-    def _forget(self, process: EnvironmentProcess) -> None:
-        self._processes.pop(process, None)
 
     async def _start(self, process: EnvironmentProcess) -> None:
         _STARTED.add(1, {names.ENVIRONMENT: self.code.name})
@@ -131,8 +129,3 @@ class EnvironmentPool:
             if psutil.Process(process.pid).memory_info().rss > self.code.memory_bytes // 2:
                 return "its episodes left memory behind"
         return ""
-
-
-def _retrieve(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()

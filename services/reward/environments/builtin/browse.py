@@ -91,10 +91,6 @@ def _read_crawl4ai(answer: Any) -> tuple[str, str]:
     return str((result.get("metadata") or {}).get("title") or ""), str(text)
 
 
-def _read_plain(answer: Any) -> tuple[str, str]:
-    return str(answer.get("title") or ""), str(answer["text"])
-
-
 def _crawl4ai_body(url: str) -> dict[str, Any]:
     left_out = {"exclude_social_media_links": True, "excluded_tags": ["form", "header", "footer", "nav"]}
     return {
@@ -112,5 +108,5 @@ _JINA_HEADERS = {"Accept": "application/json", "X-Return-Format": "markdown"}
 _SERVICES: dict[str, _Service] = {
     "jina": ("/", lambda url: {"url": url}, _read_jina, {"headers": _JINA_HEADERS}),
     "crawl4ai": ("/crawl", _crawl4ai_body, _read_crawl4ai, {"key_header": "x-api-key"}),
-    "plain": ("", lambda url: {"url": url}, _read_plain, {}),
+    "plain": ("", lambda url: {"url": url}, lambda said: (str(said.get("title") or ""), str(said["text"])), {}),
 }

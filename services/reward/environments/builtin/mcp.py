@@ -32,11 +32,8 @@ class OfferedTool:
     """Arguments that the server gets when the policy does not give them."""
 
     def definition(self, there: Mapping[str, ToolDefinition]) -> ToolDefinition:
-        """Returns the definition for the policy; the server's tools `there` describe the arguments.
-
-        Raises `ValueError` for a tool or a parameter that the server does not have, and for a required parameter
-        without a source.
-        """
+        """Returns the definition for the policy; the server's tools `there` describe the arguments. Raises `ValueError`
+        for a tool or a parameter that the server does not have, and for a required parameter without a source."""
         if self.tool not in there:
             raise ValueError(f"the MCP server has no tool {self.tool!r}; it has: {', '.join(there)}")
         described, schema = there[self.tool].description, there[self.tool].parameters
@@ -63,10 +60,8 @@ class OfferedTool:
 
 
 def offered_tools(tools: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, OfferedTool]:
-    """Reads the setting `tools`: names, or tables by name. Raises `ValueError`.
-
-    Tables are in the order of their names, since settings lose the order of keys on their way here.
-    """
+    """Reads the setting `tools`: names, or tables by name, in the order of their names, since settings lose the order
+    of keys on their way here. Raises `ValueError`."""
     if not isinstance(tools, Mapping):
         return {name: OfferedTool(name, name) for name in tools}
     return {name: _offered(name, table) for name, table in sorted(tools.items())}
@@ -141,14 +136,12 @@ class Mcp(Environment):
         parameters."""
         await self._connect()
         there: dict[str, ToolDefinition] = {}
-        cursor = None
-        while True:
+        cursor, is_last = None, False
+        while not is_last:
             page = await self._client.list_tools(cursor=cursor)
             for tool in page.tools:
                 there[tool.name] = ToolDefinition(tool.name, tool.description or "", tool.input_schema)
-            cursor = page.next_cursor
-            if not cursor:
-                break
+            cursor, is_last = page.next_cursor, not page.next_cursor
         return [offered.definition(there) for offered in self._offered.values()] or list(there.values())
 
     async def step(self, turn: Turn) -> Observation:

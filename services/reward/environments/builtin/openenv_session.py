@@ -30,10 +30,8 @@ class Session:
     """A connection with its own environment at the server. Belongs to one event loop."""
 
     def __init__(self, config: EndpointConfig, wait_s: float) -> None:
-        """`wait_s` is the longest wait for a server whose sessions are all in use.
-
-        Raises `InvalidArgument` if the key's environment variable is not set here.
-        """
+        """`wait_s` is the longest wait for a server whose sessions are all in use. Raises `InvalidArgument` if the
+        key's environment variable is not set here."""
         self._endpoint = HttpEndpoint(
             config, "/schema", section="settings", server="the OpenEnv server", method="GET",
             expected="pair of JSON schemas, action and observation",
@@ -52,10 +50,8 @@ class Session:
             raise Broken(str(error)) from None
 
     async def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Sends a message of a kind ("reset" or "step"), and returns the data of the answer.
-
-        Raises `Refused`, and `Broken` if there is no valid answer.
-        """
+        """Sends a message of a kind ("reset" or "step"), and returns the data of the answer. Raises `Refused`, and
+        `Broken` if there is no valid answer."""
         try:
             async with asyncio.timeout(self._wait_s) as waiting:
                 pause_s = _FIRST_PAUSE_S

@@ -1,6 +1,7 @@
 """The environment `search`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.reward.environments.builtin.web import WebTool, shortened
@@ -49,17 +50,14 @@ class Search(WebTool):
         return shortened("\n\n".join(found), self._max_chars) if found else "Nothing was found."
 
 
+@dataclass(frozen=True)
 class _Form:
     """The requests and answers of a service."""
 
-    def __init__(
-        self,
-        route: str,
-        body: Callable[[str, int], Mapping[str, Any]],
-        read: Callable[[Any], Results],
-        **request: Any,
-    ) -> None:
-        self.route, self.body, self.read, self.request = route, body, read, request
+    route: str
+    body: Callable[[str, int], Mapping[str, Any]]
+    read: Callable[[Any], Results]
+    request: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _read_serper(answer: Any) -> Results:
@@ -91,13 +89,14 @@ def _written(number: int, title: str, url: str, text: str) -> str:
 
 
 _SERVICES = {
-    "serper": _Form("/search", lambda query, number: {"q": query, "num": number}, _read_serper, key_header="X-API-KEY"),
+    "serper": _Form(
+        "/search", lambda query, number: {"q": query, "num": number}, _read_serper, {"key_header": "X-API-KEY"}
+    ),
     "s2": _Form(
         "/graph/v1/snippet/search",
         lambda query, number: {"query": query, "limit": number},
         _read_s2,
-        key_header="x-api-key",
-        method="GET",
+        {"key_header": "x-api-key", "method": "GET"},
     ),
     "plain": _Form("", lambda query, number: {"query": query, "num_results": number}, _read_plain),
 }

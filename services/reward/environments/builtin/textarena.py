@@ -85,10 +85,7 @@ class TextArena(Environment):
         self._played = None
 
     def _heard(self) -> str | None:
-        """Lets the other players move until the policy's turn.
-
-        Returns the messages for the policy, or None at the end.
-        """
+        """Lets the other players move until the policy's turn. Returns the messages for the policy; None at the end."""
         for _ in range(_MAX_MOVES):
             player, messages = self._played.get_observation()
             if player == 0:

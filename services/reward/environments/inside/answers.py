@@ -26,10 +26,7 @@ class BadAnswer(Exception):
 
 def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
     """Converts the value of `reset` or `step` to JSON, with at most `max_chars` characters of text, apart from notes on
-    cuts.
-
-    Raises `BadAnswer`.
-    """
+    cuts. Raises `BadAnswer`."""
     said = value if isinstance(value, Observation) else Observation(() if value is None else value)
     messages = list(islice(_messages(said.messages), MAX_MESSAGES + 1))
     check_number(len(messages))

@@ -85,14 +85,9 @@ class Episodes:
 
 def turn_of(turn: Mapping[str, Any]) -> Turn:
     """Reads a turn from the JSON of a call."""
-    return Turn(
-        turn["number"],
-        turn["message"]["content"],
-        message_of(turn["message"]).tool_calls,
-        FinishReason(turn["finish_reason"]),
-        turn["num_tokens"],
-        turn.get("opened_thought", ""),
-    )
+    message, reason = message_of(turn["message"]), FinishReason(turn["finish_reason"])
+    opened_thought = turn.get("opened_thought", "")
+    return Turn(turn["number"], message.content, message.tool_calls, reason, turn["num_tokens"], opened_thought)
 
 
 def message_of(message: Mapping[str, Any]) -> ChatMessage:
@@ -106,25 +101,19 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
-    def end(value: Any, error: BaseException | None) -> None:
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
-            done.exception()  # Retrieve the error, even if nobody waits any more.
+    def fail(error: BaseException) -> None:
+        done.set_exception(error)
+        done.exception()  # Retrieve the error, even if nobody waits any more.
 
     def run() -> None:
-        value: Any = None
-        failure: BaseException | None = None
         try:
-            value = work()
+            loop.call_soon_threadsafe(done.set_result, work())
         except SystemExit as error:  # For example from a script that is called.
-            failure = RuntimeError(f"it called exit({error.code})")
+            loop.call_soon_threadsafe(fail, RuntimeError(f"it called exit({error.code})"))
         except StopIteration as error:  # A future does not take this error.
-            failure = RuntimeError(f"it raised StopIteration({error.value!r:.80})")
+            loop.call_soon_threadsafe(fail, RuntimeError(f"it raised StopIteration({error.value!r:.80})"))
         except BaseException as error:  # Otherwise the caller would wait forever.
-            failure = error
-        loop.call_soon_threadsafe(end, value, failure)
+            loop.call_soon_threadsafe(fail, error)
 
     threading.Thread(target=run, daemon=True).start()
     return done

@@ -54,9 +54,8 @@ class LoadedEnvironment:
                 why = str(error) or type(error).__name__
             else:
                 why = _without_folder(error_line(error, self.path), self.path)
-            if not settings:
-                raise CannotLoad(f"needs settings: {why}") from error
-            raise CannotLoad(f"{name} cannot be made with the settings {settings}: {why}") from error
+            what = f"{name} cannot be made with the settings {settings}" if settings else "needs settings"
+            raise CannotLoad(f"{what}: {why}") from error
         try:
             tools = [asdict(tool) for tool, _ in (await environment.listed_tools()).values()]
             json.dumps(tools, ensure_ascii=False, allow_nan=False).encode()  # They are sent in this form.
@@ -82,7 +81,7 @@ class LoadedEnvironment:
 
 def misnamed(environment: Environment) -> dict[str, str]:
     """Returns public attributes of an environment's class that are probably misspelled, each with the name that is
-    meant. The class lacks that name, which would be called or read, and the attribute fits in its place."""
+    meant: the class lacks that name, and the attribute fits in its place."""
     cls = type(environment)
     bases = (Agent, *Agent.__mro__)
     names = dict.fromkeys(name for one in cls.__mro__ if one not in bases for name in vars(one))

@@ -1,9 +1,8 @@
-"""The main loop of a process of environments.
+"""The main loop of a process of environments, which reads calls from stdin, and answers each on stdout.
 
-Reads calls from stdin, and answers each on stdout. Each call is a task of one event loop, and reports its beginning: a
-method that is no coroutine runs alone, and other calls wait until it returns. The process reports how long calls have
-computed, and the parent ends a process in which a call hangs. The time limit of a call does not count the time in which
-other calls compute.
+Each call is a task of one event loop, and reports its beginning: a method that is no coroutine runs alone, and other
+calls wait until it returns. The process reports how long calls have computed, and the parent ends a process in which a
+call hangs. The time limit of a call does not count the time in which other calls compute.
 """
 
 import asyncio
@@ -47,10 +46,7 @@ class TimedLoop(asyncio.SelectorEventLoop):
         """A function that is called after each callback."""
 
     def call_soon(
-        self,
-        callback: Callable[[*_Arguments], object],
-        *args: *_Arguments,
-        context: Context | None = None,
+        self, callback: Callable[[*_Arguments], object], *args: *_Arguments, context: Context | None = None
     ) -> asyncio.Handle:
         """Overrides the method of every event loop through which all steps of tasks pass."""
         return super().call_soon(self._timed, callback, *args, context=context)
@@ -68,11 +64,9 @@ class TimedLoop(asyncio.SelectorEventLoop):
 
 
 class CallClock:
-    """The time that a call has left. The clock runs while the call computes or waits. It stands still while other calls
-    compute, up to a bound."""
+    """The time that a call has left. The clock stands still while other calls compute, at most `max_others_s`."""
 
     def __init__(self, loop: TimedLoop, timeout_s: float, max_others_s: float) -> None:
-        """`max_others_s` is the maximum time in seconds for which the clock stands still."""
         self._loop, self._timeout_s, self._max_others_s = loop, timeout_s, max_others_s
         self._began_s, self._busy_before_s = loop.time(), loop.busy_s
         self.own_s = 0.0
