@@ -16,8 +16,8 @@ __all__ = [
     "SandboxUnavailable",
     "TestResult",
     "Unfit",
-    "check",
     "run_tests",
+    "why_unavailable",
 ]
 
 _HUNG = "no result, and the test itself could not be stopped"
@@ -138,11 +138,8 @@ def close() -> None:
         _kept.popitem()[1].close()
 
 
-def check() -> None:
-    """Starts a sandbox and tries to break out of it.
-
-    Raises `SandboxUnavailable` if the sandbox does not start or does not contain the attempt.
-    """
+def why_unavailable() -> str:
+    """Starts a sandbox and tries to break out of it. Returns why programs cannot run here; empty if they can."""
     try:
         # Run it twice: the second run must find no trace of the first.
         results = run_tests(
@@ -152,12 +149,13 @@ def check() -> None:
             limits=SandboxLimits(timeout_s=10.0),
             total_timeout_s=20.0,
         )
+    except SandboxUnavailable as error:
+        return str(error)
     except SandboxLost as error:
-        raise SandboxUnavailable(f"the sandbox ended during its self-test: {error}") from None
+        return f"the sandbox ended during its self-test: {error}"
     finally:
         close()
     for result in results:
         if not result.passed:
-            raise SandboxUnavailable(
-                f"the sandbox does not contain its self-test, or does not work here: {result.detail}"
-            )
+            return f"the sandbox does not contain its self-test, or does not work here: {result.detail}"
+    return ""

@@ -59,10 +59,8 @@ def unavailable() -> str:
     """Returns why no program can run here; empty if programs can run. After an empty result it does not try again."""
     with _CHECKING:  # A reused sandbox belongs to one thread at a time.
         if not _AVAILABLE.is_set():
-            try:
-                run.check()
-            except run.SandboxUnavailable as error:
-                return str(error)
+            if why := run.why_unavailable():
+                return why
             _AVAILABLE.set()
     return ""
 

@@ -52,11 +52,7 @@ class Python(Environment):
         self.tools = (python,)
 
     def unavailable(self) -> str:
-        try:
-            run.check()
-        except run.SandboxUnavailable as error:
-            return str(error)
-        return ""
+        return run.why_unavailable()
 
     def reset(self, task: dict[str, Any], seed: int) -> None:
         self.metrics |= {"runs": 0, "errors": 0}

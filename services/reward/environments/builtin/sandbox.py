@@ -51,11 +51,7 @@ class Sandbox(Environment):
         self._shell = Shell(ShellLimits(timeout_s, memory_mib, disk_mib, output_limit_kib))
 
     def unavailable(self) -> str:
-        try:
-            run.check()
-        except SandboxUnavailable as error:
-            return str(error)
-        return ""
+        return run.why_unavailable()
 
     async def reset(self, task: dict[str, Any], seed: int) -> None:
         """Starts the sandbox, and prepares its folder. Raises `Unscorable` where the task's `setup` fails."""
