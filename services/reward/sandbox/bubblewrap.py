@@ -1,8 +1,5 @@
-"""The sandbox from outside: bubblewrap's command line, and its process.
-
-bubblewrap (github.com/containers/bubblewrap) gives a process its own namespaces. `inside` has the code that runs in
-them.
-"""
+"""The sandbox from outside: the command line and the process of bubblewrap (github.com/containers/bubblewrap), which
+gives a process its own namespaces. `inside` has the code that runs in them."""
 
 import json
 import os
@@ -20,10 +17,7 @@ from services.reward.sandbox.limits import SandboxLimits, rlimits
 
 _INSIDE = Path(__file__).parent / "inside"
 _MAY_MOUNT = "CAP_SYS_ADMIN"
-"""The capability of a sandbox's first process inside the sandbox.
-
-The processes that it starts give up the capability.
-"""
+"""The capability of a sandbox's first process inside the sandbox. The processes that it starts give it up."""
 CODE = "/shoal"
 """The folder of the code of `inside` in a sandbox."""
 _START_TIMEOUT_S = 30.0
@@ -123,14 +117,8 @@ class Sandbox:
 
     def __init__(self, limits: SandboxLimits) -> None:
         """Starts the sandbox. Raises `SandboxUnavailable` if that fails."""
-        self._process = subprocess.Popen(
-            command(limits),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env={},
-        )
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command(limits), stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env={})
         assert self._process.stdin is not None and self._process.stdout is not None
         self._channel = Channel(
             self._process.stdout.fileno(), self._process.stdin.fileno(), max_bytes=_MAX_VERDICT_BYTES
@@ -181,14 +169,11 @@ class Sandbox:
 def reason_of(output: bytes) -> str:
     """Returns the last line of bubblewrap's standard error, and the cure if it is known."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
-    return (lines[-1] if lines else "no message on standard error") + _cure(output)
-
-
-def _cure(output: bytes) -> str:
+    reason = lines[-1] if lines else "no message on standard error"
     if b"namespace" in output or b"uid map" in output or b"Operation not permitted" in output:
-        return (
+        reason += (
             ". The kernel or the container refuses user namespaces: see docs/sandbox.md (sysctl "
             "kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns, the container's "
             "seccomp profile)"
         )
-    return ""
+    return reason

@@ -30,10 +30,7 @@ class Channel:
         os.set_blocking(write_fd, False)
 
     def send(self, message: Message, *, deadline: float | None = None) -> None:
-        """Sends one message. `deadline` is a time of time.monotonic().
-
-        Raises `Closed` or `TimeoutError`.
-        """
+        """Sends one message. `deadline` is a time of time.monotonic(). Raises `Closed` or `TimeoutError`."""
         body = json.dumps(message, separators=(",", ":")).encode("ascii")
         rest = memoryview(len(body).to_bytes(_LENGTH_BYTES, "little") + body)
         while rest:
@@ -46,10 +43,7 @@ class Channel:
                 raise Closed(str(error)) from None
 
     def receive(self, *, deadline: float | None = None) -> Message:
-        """Receives the next message.
-
-        Raises `Closed`, `Unreadable` or `TimeoutError`.
-        """
+        """Receives the next message. Raises `Closed`, `Unreadable` or `TimeoutError`."""
         length = int.from_bytes(self._read(_LENGTH_BYTES, deadline), "little")
         if length > self._max_bytes:
             raise Unreadable(f"a message of {length} bytes; at most {self._max_bytes} are read")

@@ -1,7 +1,5 @@
-"""Shows and changes files: reads {"command", "path", ...} from stdin and prints the policy's answer.
-
-Ends with 1 if the command cannot be done. The commands are those of the tool `str_replace_editor`.
-"""
+"""Shows and changes files by the commands of the tool `str_replace_editor`: reads {"command", "path", ...} from stdin,
+and prints the policy's answer. Ends with 1 if the command cannot be done."""
 
 import inspect
 import json
@@ -61,12 +59,7 @@ def insert(path: str, insert_line: int, new_str: str) -> str:
     return _changed(path, insert_line + 1, insert_line + len(added))
 
 
-_COMMANDS: dict[str, Callable[..., str]] = {
-    "view": view,
-    "create": create,
-    "str_replace": str_replace,
-    "insert": insert,
-}
+_COMMANDS: dict[str, Callable[..., str]] = {one.__name__: one for one in (view, create, str_replace, insert)}
 
 
 def _read(path: str) -> str:

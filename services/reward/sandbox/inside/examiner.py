@@ -1,8 +1,5 @@
-"""The process that decides which tests pass.
-
-This process has the tests; the program's process does not. The examiner gets one job, writes the verdict of each test
-to a pipe that the program's process does not have, and ends.
-"""
+"""The process that decides which tests pass: it gets one job, writes the verdict of each test to a pipe, and ends. The
+program's process has neither the tests nor this pipe."""
 
 import builtins
 import contextlib
@@ -62,9 +59,9 @@ def main(jobs_fd: int, verdicts_fd: int, keeper: socket.socket) -> None:
     kinds: dict[str, Callable[[Message, Any, _Keeper], None]]
     kinds = {FUNCTIONS: _examine_functions, PROGRAM: _examine_output, OUTPUT: _return_output}
     examine = kinds[job["kind"]]
-    for index, test in enumerate(job["tests"]):
+    for test in job["tests"]:
         verdict = _examine(examine, job, test, keeper)
-        verdicts.send({"index": index, **verdict})
+        verdicts.send(verdict)
         if verdict["event"] == "unfit" or verdict["rest_fails"]:
             return
 

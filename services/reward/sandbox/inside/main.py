@@ -1,4 +1,4 @@
-"""The first process of the sandbox: `python main.py LIMITS`. It keeps the others, and reads neither program nor test.
+"""The first process of the sandbox: `python main.py SETTINGS`. It keeps the others, and reads neither program nor test.
 
 For each job it forks an examiner from the warm interpreter. For the examiner it forks the processes in which the
 program runs, each with its own namespace and empty folder. As the first process of its namespace it cannot be killed

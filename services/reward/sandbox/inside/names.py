@@ -1,9 +1,8 @@
 """The source of each name of a test: the program or this process.
 
 A test takes the tested objects from the program. Everything that it compares with comes from this process: builtins,
-modules, and functions and classes of the standard library. Otherwise a program could bind `abs`, `statistics` or
-`isclose` to an object that accepts any answer. It does not matter whether the program defines, imports or assigns such
-a name.
+modules, and functions and classes of the standard library. Otherwise a program could define, import or assign `abs`,
+`statistics` or `isclose` as an object that accepts any answer.
 """
 
 import ast
@@ -122,8 +121,7 @@ def names_of(test: str, program: str, subject: Subject, known: Set[str]) -> dict
 
 
 def _library(name: str, tree: ast.AST, imports: _Imports) -> Any:
-    """Returns the object of a name with which tests compare, `_NOWHERE` if it is not installed here, and None for other
-    names."""
+    """Returns the object of a name with which tests compare; `_NOWHERE` if it is not installed; else None."""
     if hasattr(builtins, name):
         return getattr(builtins, name)
     is_plain = name in imports.plain

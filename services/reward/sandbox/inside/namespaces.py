@@ -1,8 +1,5 @@
-"""A process and a folder for each run of the program, so that no run sees traces of an earlier run.
-
-Deleting files would not be enough: the numbers of processes and files, and the times of a folder, show how many there
-were.
-"""
+"""A process and a folder for each run of the program, so that no run sees traces of an earlier run: even without files,
+the numbers of processes and files, and the times of a folder, show how many there were."""
 
 import ctypes
 import os
@@ -43,10 +40,8 @@ def make_read_only(device: str) -> None:
 
 
 def fork_apart() -> int:
-    """Forks a process that is number 1 of its own namespace. Returns 0 in the new process, and its number here.
-
-    Raises `OSError` if the kernel refuses.
-    """
+    """Forks a process that is number 1 of its own namespace. Returns 0 in the new process, and its number here. Raises
+    `OSError` if the kernel refuses."""
     ctypes.pythonapi.PyOS_BeforeFork()
     numbers = (_CLONE[platform.machine()], _CLONE_NEWPID | signal.SIGCHLD, 0, 0, 0, 0)
     pid: int = _LIBC.syscall(*map(ctypes.c_long, numbers))

@@ -6,7 +6,6 @@ not plain data stays with the program and equals no plain data, whatever its own
 """
 
 import builtins
-import time
 import types
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -165,10 +164,6 @@ class Subject:
         remote = Remote(self, number, kind, self.decode(data["holds"]) if "holds" in data else _NOTHING)
         return _awaitable(self, remote) if kind == "coroutine" else remote
 
-    @property
-    def remaining_s(self) -> float:
-        return self._deadline - time.monotonic()
-
 
 async def _awaitable(subject: Subject, remote: "Remote") -> Any:
     return subject.do("await", remote)
@@ -215,9 +210,7 @@ def _calculate(operation: str, *, reflected: bool = False) -> Callable[..., Any]
 
 def _hold_against(operation: str, *, reflected: bool = False) -> Callable[..., Any]:
     """Returns an operation with which tests measure the distance from the expected result: "abs(f(x) - 1.5) < 1e-6".
-
-    It shows the program's object the expected number, so the program does not decide the distance.
-    """
+    It shows the program's object the expected number, so the program does not decide the distance."""
     calculate = _calculate(operation, reflected=reflected)
 
     def method(self: "Remote", other: Any) -> Any:

@@ -25,8 +25,8 @@ _Instruction = tuple[int, int, int, int]
 _ALLOW_REST: _Instruction = (_RETURN, 0, 0, _ALLOW)
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# Numbers from the kernel's tables: (x86-64, arm64). None means that the call does not exist.
-_REFUSED: dict[str, tuple[int | None, int]] = {
+# Numbers from the kernel's tables: (x86-64, arm64). -1 means that the call does not exist.
+_REFUSED: dict[str, tuple[int, int]] = {
     "fork": (57, -1), "vfork": (58, -1), "execve": (59, 221), "execveat": (322, 281),
     "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "rt_sigqueueinfo": (129, 138),
@@ -95,7 +95,7 @@ def _refusals(may_start_processes: bool) -> list[_Instruction]:
     ]
     for name, numbers in _REFUSED.items():
         number = numbers[column]
-        if number is not None and number >= 0 and not (may_start_processes and name in _STARTS_PROCESSES):
+        if number >= 0 and not (may_start_processes and name in _STARTS_PROCESSES):
             program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     # The C library falls back to clone, whose flags can be checked.
     program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]

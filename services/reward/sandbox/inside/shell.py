@@ -46,14 +46,14 @@ def main() -> None:
     channel.send({"event": "ready"})
     while True:
         try:
-            channel.send({"num_omitted": 0, "num_restored": 0, **_answered(channel.receive(), kept, settings)})
+            channel.send({"num_restored": 0, **_answered(channel.receive(), kept, settings)})
         except Closed:
             return
 
 
 def _answered(job: dict[str, Any], kept: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Runs a job, which has "command", "edit", "check" or "keep", and "timeout_s". Returns "output", "code" (None if it
-    was killed at the time limit), "num_omitted" (the bytes that are left out of the middle), and "num_restored"."""
+    was killed at the time limit), and for a check "num_restored"."""
     try:
         if "keep" in job:
             kept.keep(os.path.normpath(os.path.join(settings["folder"], path)) for path in job["keep"])
@@ -114,7 +114,7 @@ def _run(words: list[str], stdin: int, deadline: float, settings: dict[str, Any]
     os.close(watch)
     os.close(reading)
     code = status if status is not None else late if time.monotonic() < deadline else None
-    return {"output": output.text(), "code": code, "num_omitted": output.num_omitted}
+    return {"output": output.text(), "code": code}
 
 
 def _become(words: list[str], descriptors: tuple[int, ...], settings: dict[str, Any]) -> None:
@@ -175,12 +175,9 @@ class _Output:
         self._tail = (self._tail + data[room:])[-self._half :]
         return bool(data)
 
-    @property
-    def num_omitted(self) -> int:
-        return self._num_bytes - len(self._head) - len(self._tail)
-
     def text(self) -> str:
-        between = f"\n[{self.num_omitted} bytes are left out here]\n".encode() if self.num_omitted else b""
+        num_omitted = self._num_bytes - len(self._head) - len(self._tail)
+        between = f"\n[{num_omitted} bytes are left out here]\n".encode() if num_omitted else b""
         return (self._head + between + self._tail).decode("utf-8", "replace")
 
 

@@ -1,7 +1,5 @@
-"""The process in which the program runs. The examiner trusts only the values that this process returns.
-
-This process gets the program and never the tests. It sees only the arguments of a test's calls.
-"""
+"""The process in which the program runs. It never gets the tests: it sees only the arguments of their calls, and the
+examiner trusts only the values that it returns."""
 
 import builtins
 import operator
@@ -42,7 +40,6 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "bool": bool,
     "str": str,
     "repr": repr,
-    "hash": hash,
     "int": int,
     "float": float,
     "format": format,

@@ -1,8 +1,5 @@
-"""Values as JSON, between examiner and subject.
-
-Plain data is copied; any other object stays in its own process. Decoding cannot run code, since only the types below
-exist.
-"""
+"""Values as JSON, between examiner and subject. Plain data is copied; any other object stays in its own process.
+Decoding cannot run code, since only the types below exist."""
 
 import base64
 import datetime
@@ -82,9 +79,7 @@ def encode(value: Any, reference: Reference) -> Any:
 
 def plain_copy(value: Any) -> Any:
     """Copies a value of a class that is derived from a plain class to the plain class; returns None for other values.
-
-    The plain class's own methods read the value. Methods of the derived class are not called.
-    """
+    Only the plain class's own methods read the value."""
     for base in _BASES:
         if isinstance(value, base):
             return _as_base(base, value)
