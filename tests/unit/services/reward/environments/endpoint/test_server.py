@@ -70,7 +70,7 @@ Reply = Callable[[pb.PolicyCall], Any]
 
 def num_orphaned(session: Session) -> int:
     """Counts the calls for whose answers nobody waits any more."""
-    return sum(asked.is_orphaned for asked in session._asked.values())
+    return sum(not (asked.num_waiting or asked.is_read) for asked in session._asked.values())
 
 
 @asynccontextmanager
