@@ -28,10 +28,8 @@ NAMES = tuple(sorted(path.stem for path in _FOLDER.glob("*.jinja")))
 
 
 def template_text(value: str, field: str = FIELD) -> str:
-    """Returns the Jinja text for a value of `model.chat_template`, or of a similar field.
-
-    Raises `InvalidArgument` for a value that is neither Jinja text, nor a name, nor a readable file on this machine.
-    """
+    """Returns the Jinja text for a value of `model.chat_template`, or of a similar field. Raises `InvalidArgument` for
+    a value that is neither Jinja text, nor a name, nor a readable file on this machine."""
     if is_file_name(value):
         text = _read(local_path(value, field), value, field)
         if not _is_text(text):

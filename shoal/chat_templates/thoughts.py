@@ -65,7 +65,7 @@ def thoughts(text: str) -> Sequence[tuple[int, int]]:
 
 def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
     """Returns the begin and end of the first thought that begins in text[start:before], including the marks; None if
-    there is no such thought. `start` must be outside of thoughts."""
+    there is none. `start` must be outside of thoughts."""
     for found in _MARK.finditer(text, start, before):
         closing = MARKS.get(_canonical(found[0]))
         if closing is not None and not _is_quoted(found):
@@ -75,8 +75,7 @@ def next_thought(text: str, start: int, before: int) -> tuple[int, int] | None:
 
 
 def answer_start(text: str) -> int:
-    """Returns the begin of the answer, after the thoughts with which a text begins. An end mark without a begin mark
-    belongs to a thought that the prompt had opened."""
+    """Returns the begin of the answer, after the thoughts with which a text begins, or which the prompt had opened."""
     first = _MARK.search(text)
     start = first.end() if first and _canonical(first[0]) in _ENDS and not _is_quoted(first) else 0
     while (thought := next_thought(text, start, len(text))) and not text[start : thought[0]].strip():

@@ -61,12 +61,10 @@ def conversation_of(
     reward: RewardConfig,
     known_environments: Collection[str] = (),
 ) -> Conversation:
-    """Reads a row by the columns that the source names.
+    """Reads a row by the columns that the source names. Raises `InvalidArgument`, which names the row and the fault.
 
     A final message of the assistant is the reference answer, and is left out. A system prompt of the source replaces
     the system prompt of the row.
-
-    Raises `InvalidArgument`, which names the row and the fault.
     """
     for column in media_columns(row.values, {*wanted_columns(source), *optional_columns(source)}):
         if not is_empty(row.values[column]):
@@ -98,10 +96,8 @@ def _optional(row: Row, name: str) -> Any:
 def ground_truths_of(
     row: Row, source: SourceConfig, known_verifiers: Collection[str] | None, reward: RewardConfig
 ) -> tuple[GroundTruth, ...]:
-    """Reads the verifiers and labels of a row, with the names and weights that `reward` gives.
-
-    Raises `InvalidArgument` for a row without verifier or needed label, or with an unknown verifier.
-    """
+    """Reads the verifiers and labels of a row, with the names and weights that `reward` gives. Raises `InvalidArgument`
+    for a row without verifier or needed label, or with an unknown verifier."""
     named = source.verifier if source.verifier is not None else column_of(row, source.verifier_column)
     names = [named] if isinstance(named, str) else named
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):

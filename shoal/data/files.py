@@ -35,10 +35,8 @@ _Convert = Callable[[Any], Any]
 
 
 def read_files(source: SourceConfig) -> RowSource:
-    """Reads all rows of the files that `source.path` names, in order.
-
-    Raises `InvalidArgument` for a file that is missing, of another kind, or malformed (with the line, from 1).
-    """
+    """Reads all rows of the files that `source.path` names, in order. Raises `InvalidArgument` for a file that is
+    missing, of another kind, or malformed (with the line, from 1)."""
     assert source.path is not None
     names = [source.path] if isinstance(source.path, str) else source.path
     digests: dict[str, str] = {}

@@ -43,10 +43,8 @@ _EXAMPLE_OF_GUESSING = (
 
 
 def make_task(source: SourceConfig) -> RowSource:
-    """Generates `task_size` questions of a task from `task_seed`, in the columns that the source names.
-
-    Raises `InvalidArgument` for an unknown task or option, or a size for which the task has too few questions.
-    """
+    """Generates `task_size` questions of a task from `task_seed`, in the columns that the source names. Raises
+    `InvalidArgument` for an unknown task or option, or a size for which the task has too few questions."""
     assert source.task is not None
     name = f"{source.task}@{source.task_seed}"
     values = _OWN.get(source.task, _reasoning_gym)(source)

@@ -38,8 +38,7 @@ class Agent(Environment):
     """
 
     turn_rewards: dict[str, float]
-    """Rewards of turns, by the `id` of the policy's answer, in addition to the episode's reward. The rewards are read
-    when the episode ends."""
+    """Rewards of turns, by the `id` of the policy's answer, beside the episode's reward; read when the episode ends."""
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         agent = super().__new__(cls, *arguments, **settings)
@@ -47,8 +46,6 @@ class Agent(Environment):
         return agent
 
     def run(self, task: dict[str, Any], seed: int, policy: Policy) -> Any:
-        """Runs the episode. Returns its reward; None if `self.reward` has it, or if there is none.
-
-        May be `async`; a plain method gets its own thread. Called after `reset`, whose answer is not used.
-        """
+        """Runs the episode. Returns its reward; None if `self.reward` has it, or if there is none. May be `async`; a
+        plain method gets its own thread. Called after `reset`, whose answer is not used."""
         raise NotImplementedError(f"{type(self).__name__} has no method `run`")

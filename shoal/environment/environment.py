@@ -28,7 +28,7 @@ class Broken(Exception):
 
 class ToolError(Exception):
     """Raised by a tool if the policy is to get the message as the answer. Any other exception except `Broken` and
-    `Unscorable` also becomes an answer, and such an answer also names the exception's class."""
+    `Unscorable` also becomes an answer, which names the exception's class."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,13 @@ class Turn:
     text: str
     """The text, without the tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tool calls that were found, including calls that cannot be carried out. The `status` of a call states whether
-    the call can be carried out."""
+    """The tool calls that were found. The `status` of a call states whether the call can be carried out."""
     finish_reason: FinishReason = FinishReason.STOP
     """Why sampling ended; LENGTH if a limit cut the turn off."""
     num_tokens: int = 0
     opened_thought: str = ""
-    """The mark of the thought with which the chat template begins the turn, such as "<think>"; empty if the template
-    begins no thought. `text` does not contain this mark."""
+    """The mark of the thought with which the chat template begins the turn, such as "<think>", which `text` does not
+    contain; empty if the template begins no thought."""
 
     @property
     def answer(self) -> str:
@@ -96,9 +95,8 @@ class Environment:
     """
 
     is_deterministic: bool = False
-    """Whether the same settings, task, seed and turns always give the same answers, in every process. If the answers
-    are always the same, an episode whose process dies continues in another process, which repeats the turns of the
-    episode."""
+    """Whether the same settings, task, seed and turns always give the same answers, in every process. Then an episode
+    whose process dies continues in another process, which repeats its turns."""
     tools: "Sequence[Callable[..., Any] | ToolDefinition] | Callable[[], Any]" = ()
     """The tools, in addition to methods marked with `@tool`: functions, described by their signature and docstring, or
     definitions of tools that `step` carries out itself. The field may also be a method that returns the tools."""
@@ -106,8 +104,8 @@ class Environment:
     prompt: tuple[ChatMessage, ...]
     """The conversation that the policy reads before the first turn. Set this field before `reset`."""
     offered_tools: frozenset[str] | None
-    """Names of the tools that the policy is offered in this episode; None for all tools. Set this field before `reset`.
-    Calls of other tools are marked as calls of unknown tools."""
+    """Names of the tools that the policy is offered in this episode; None for all. Set before `reset`. Calls of other
+    tools are marked as calls of unknown tools."""
     metrics: dict[str, float]
     """Numbers of the episode for the metrics, by name; read when the episode ends."""
     reward: float | None
@@ -125,22 +123,18 @@ class Environment:
         return environment
 
     def reset(self, task: dict[str, Any], seed: int) -> Any:
-        """Begins the episode; returns what the policy reads first, if anything (`Answer`).
-
-        Raises `InvalidTask` for a task that is not for this environment.
-        """
+        """Begins the episode; returns what the policy reads first, if anything (`Answer`). Raises `InvalidTask` for a
+        task that is not for this environment."""
 
     def step(self, turn: Turn) -> "Answer | Awaitable[Answer]":
         """Answers a turn. The default implementation carries out the tool calls."""
         return self.call_tools(turn)
 
     def close(self) -> Any:
-        """Frees the episode's resources. Called once for every end of the episode, unless the process of the episode
-        dies."""
+        """Frees the episode's resources. Called once for every end of the episode, unless its process dies."""
 
     def unavailable(self) -> str:
-        """Returns why the environment cannot work on this machine; empty if the environment can work. Called before all
-        episodes."""
+        """Returns why the environment cannot work on this machine; empty if it can. Called before all episodes."""
         return ""
 
     async def call_tools(self, turn: Turn) -> Observation:

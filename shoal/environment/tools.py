@@ -34,10 +34,8 @@ def marked_tools(environment: object) -> Iterator[Callable[..., Any]]:
 
 
 def definition(function: Callable[..., Any]) -> ToolDefinition:
-    """Describes a function: its name, its docstring up to "Args:", and a JSON schema of its parameters.
-
-    Raises `ValueError` for parameters that cannot be given by name, and for types without a schema.
-    """
+    """Describes a function: its name, its docstring up to "Args:", and a JSON schema of its parameters. Raises
+    `ValueError` for parameters that cannot be given by name, and for types without a schema."""
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise ValueError(f"a tool must be a function with a name (found: {function!r})")
@@ -83,8 +81,7 @@ def _docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _schema(annotation: Any, where: str) -> dict[str, Any]:
-    """Returns the JSON schema of a type. Raises `ValueError`, whose message begins with `where`, if the type has no
-    schema."""
+    """Returns the JSON schema of a type. Raises `ValueError`, whose message begins with `where`, if it has none."""
     if annotation in (Any, inspect.Parameter.empty):
         return {}
     if annotation in _TYPES:

@@ -9,10 +9,7 @@ from shoal.errors import InvalidArgument
 
 def typed_call(line: str, tools: Sequence[ToolDefinition]) -> str:
     """Returns a line in the policy's form: "/tool {...}" becomes a call in the form "hermes" if there are tools, and
-    any other line stays unchanged.
-
-    Raises `InvalidArgument` for arguments that are not a JSON object.
-    """
+    any other line stays unchanged. Raises `InvalidArgument` for arguments that are not a JSON object."""
     if not (tools and line.startswith("/")):
         return line
     name, _, arguments = line[1:].partition(" ")

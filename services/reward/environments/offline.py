@@ -48,8 +48,7 @@ def main() -> int:
             request = json.load(sys.stdin)
             handler.addFilter(_FirstOfEach())
             [environment] = parse_config(request.pop("config")).environments
-            found = asyncio.run(check(environment, **request))
-            json.dump(found, sys.stdout)
+            json.dump(asyncio.run(check(environment, **request)), sys.stdout)
         elif sys.argv[1] == "load":
             json.dump(asyncio.run(_load(parse_config(json.load(sys.stdin)["config"]))), sys.stdout)
         else:

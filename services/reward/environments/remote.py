@@ -52,10 +52,9 @@ class RemoteEnvironment:
     async def find(self, *, keeps_tools: bool = False) -> None:
         """Asks the server for its environments. Raises `FailedPrecondition` if it does not answer, and
         `InvalidArgument` if it lacks the environment, or, with `keeps_tools`, a tool that the environment had."""
-        give_up = time.monotonic() + self._patience_s
+        give_up, request = time.monotonic() + self._patience_s, environment_pb2.ListEnvironmentsRequest()
         while True:
             try:
-                request = environment_pb2.ListEnvironmentsRequest()
                 listed = await self._stub.ListEnvironments(request, timeout=_LIST_TIMEOUT_S)
                 break
             except ShoalError as error:

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from services.reward.process.descendants import children
-from services.reward.sandbox.bubblewrap import (
-    CODE,
-    DEVICES,
-    SandboxLost,
-    SandboxUnavailable,
-    reason_of,
-    sandboxed,
-)
+from services.reward.sandbox.bubblewrap import CODE, DEVICES, SandboxLost, SandboxUnavailable, reason_of, sandboxed
 from services.reward.sandbox.limits import ShellLimits, rlimits
 
 FOLDER = "/testbed"
@@ -94,10 +87,8 @@ class Shell:
             raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {reason_of(output)}") from None
 
     async def run(self, command: str) -> Said:
-        """Runs a command in bash, with the folder and the variables that the previous command left.
-
-        Raises `ValueError` for a command that bash cannot get, `OverLimit`, and `SandboxLost`.
-        """
+        """Runs a command in bash, with the folder and the variables that the previous command left. Raises `ValueError`
+        for a command that bash cannot get, `OverLimit`, and `SandboxLost`."""
         return await self._asked({"command": _as_given(command)})
 
     async def keep(self, paths: Iterable[str]) -> None:

@@ -59,10 +59,8 @@ class Parser(Protocol):
 
 
 def make_parser(name: str, pattern: str = "") -> Parser:
-    """Returns the parser of a form. Only the form "regex" uses `pattern`.
-
-    Raises `InvalidArgument` for an unknown form, and for a pattern that cannot be used.
-    """
+    """Returns the parser of a form. Only the form "regex" uses `pattern`. Raises `InvalidArgument` for an unknown form,
+    and for a pattern that cannot be used."""
     if name not in PARSERS:
         raise InvalidArgument(f"no parser of tool calls is called {name!r}; the parsers are {', '.join(PARSERS)}")
     return partial(_parse, regex_finder(pattern) if name == "regex" else _FINDERS[name])

@@ -42,10 +42,8 @@ def result_id(seed: int, call_id: str) -> str:
 
 
 def dr_tulu_result(tool: str, answer: str, id_: str, url: str) -> tuple[str, bool]:
-    """Returns the policy's text for the `answer` of a server's `tool`, and whether it is a result.
-
-    `id_` begins the ids of the documents; `url` is the page that the policy asked for, if it asked for one.
-    """
+    """Returns the policy's text for the `answer` of a server's `tool`, and whether it is a result. `id_` begins the ids
+    of the documents; `url` is the page that the policy asked for, if any."""
     try:
         said = parse_json(answer)
     except ValueError:

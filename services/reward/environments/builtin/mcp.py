@@ -72,7 +72,7 @@ def _offered(name: str, table: Any) -> OfferedTool:
         problem = f"unknown key {unknown[0]!r}" if isinstance(table, Mapping) else "must be a table"
         raise ValueError(f"tools.{name}: {problem}; a tool may have {', '.join(_KEYS)}")
     parameters, arguments = table.get("parameters"), table.get("arguments", {})
-    if parameters is not None and not _are_texts(parameters):
+    if not isinstance(parameters, list | tuple | None) or not all(isinstance(one, str) for one in parameters or ()):
         raise ValueError(f"tools.{name}.parameters must be a list of names (given: {parameters!r:.80})")
     if not isinstance(arguments, Mapping):
         raise ValueError(f"tools.{name}.arguments must be a table (given: {arguments!r:.80})")
@@ -80,10 +80,6 @@ def _offered(name: str, table: Any) -> OfferedTool:
     if not isinstance(tool, str) or not tool:
         raise ValueError(f"tools.{name}.tool must be the name of a tool (given: {tool!r:.80})")
     return OfferedTool(name, tool, None if parameters is None else tuple(parameters), arguments)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 class Mcp(Environment):

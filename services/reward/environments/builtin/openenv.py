@@ -81,8 +81,7 @@ class OpenEnv(Environment):
         """Begins the episode. Raises `Broken`."""
         self.metrics |= {"steps": 0, "refused": 0}
         data = await self._asked("reset", {"seed": seed % _SEEDS, **task})
-        text = self._text_of(data)
-        return Observation(text or (), done=_is_done(data))
+        return Observation(self._text_of(data) or (), done=bool(data.get("done")))
 
     async def step(self, turn: Turn) -> Observation:
         """Carries out the turn, or its tool calls until one ends the episode. Raises `Broken`."""
@@ -115,7 +114,7 @@ class OpenEnv(Environment):
         is_refused = isinstance(wrong, Mapping)
         self.metrics["refused"] += is_refused
         text = f"error: {wrong.get('message', '')}" if is_refused else self._text_of(data)
-        return Observation(text, _reward_of(data), _is_done(data)), not is_refused, False
+        return Observation(text, _reward_of(data), bool(data.get("done"))), not is_refused, False
 
     async def _asked(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -147,10 +146,6 @@ def _reward_of(data: Mapping[str, Any]) -> float | None:
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise Broken(f"the OpenEnv server gave a reward that is no number: {str(reward)[:200]}")
     return None if reward is None else float(reward)
-
-
-def _is_done(data: Mapping[str, Any]) -> bool:
-    return bool(data.get("done"))
 
 
 def _result_of(result: Any) -> str:

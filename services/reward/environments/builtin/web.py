@@ -15,10 +15,7 @@ T = TypeVar("T")
 
 
 class WebTool(Environment):
-    """An environment whose tool asks an HTTP endpoint.
-
-    An episode has its own connections, which end with the episode.
-    """
+    """An environment whose tool asks an HTTP endpoint. An episode has its own connections, which end with it."""
 
     def __init__(
         self,

@@ -42,10 +42,8 @@ class LoadedEnvironment:
         self._found = getattr(module, code["object"])
 
     async def describe(self) -> dict[str, Any]:
-        """Returns the description of the environment for `ListEnvironments`.
-
-        Raises `CannotLoad` for settings that the class does not take, and for tools that cannot be described.
-        """
+        """Returns the description of the environment for `ListEnvironments`. Raises `CannotLoad` for settings that the
+        class does not take, and for tools that cannot be described."""
         name, settings = self._code["object"], self._code["settings"]
         try:
             environment = self.make()
