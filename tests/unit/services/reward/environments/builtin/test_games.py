@@ -10,14 +10,12 @@ import pytest
 from services.reward.environments.builtin.calculator import Calculator
 from services.reward.environments.builtin.counter import Counter
 from services.reward.environments.builtin.guess_number import GuessNumber
-from services.reward.environments.builtin.registry import CLASSES
 from services.reward.environments.builtin.wordle import Wordle, feedback
 from services.reward.environments.inside.answers import observation_of
 from shoal.config.tables.data import SourceConfig
-from shoal.config.tables.environments import BUILT_IN_ENVIRONMENTS
 from shoal.conversation import ToolCall, ToolCallStatus
 from shoal.data.tasks import make_task
-from shoal.environment import Environment, InvalidTask, Turn
+from shoal.environment import Environment, Turn
 
 STATUS = ToolCallStatus.OK
 
@@ -84,10 +82,6 @@ def test_a_guess_in_a_thought_that_the_template_begins_and_nothing_ends_is_none(
     assert wordle.say("Say it.</think> <guess>crane</guess>")["done"]
     calculator = Game(Calculator(), {"a": 12, "b": 34}, opened_thought="<think>")
     assert calculator.say("<calc>12*34</calc>")["done"] and not calculator.environment.metrics["called"]
-
-
-def test_the_configuration_names_what_comes_with_shoal() -> None:
-    assert set(CLASSES) == BUILT_IN_ENVIRONMENTS
 
 
 @pytest.mark.parametrize(
@@ -169,15 +163,11 @@ def test_the_last_guess_ends_the_game() -> None:
     last = game.call("guess", number=3)
     assert "higher" in text(last) and (last["reward"], last["done"]) == (pytest.approx(1 - 1 / 8), True)
     assert game.environment.metrics == {"guesses": 2, "solved": 0}
-    with pytest.raises(ValueError, match="max_guesses"):
-        GuessNumber(max_guesses=0)
 
 
 def test_without_partial_credit_only_the_number_pays() -> None:
     game = Game(GuessNumber(max_val=9, partial_credit=False), {"number": 4})
     assert [game.call("guess", number=number)["reward"] for number in (3, 4)] == [0.0, 1.0]
-    with pytest.raises(ValueError, match="partial_credit"):
-        GuessNumber(partial_credit=1)  # type: ignore[arg-type]
 
 
 def test_the_examples_of_the_task_are_games_as_the_environment_plays_them() -> None:
@@ -252,21 +242,3 @@ def test_a_dictionary_of_ones_own_is_used(tmp_path: Path) -> None:
     file.write_text("qqqqq\nabc\n")
     game = Game(Wordle(words_file=str(file)))
     assert game.say("<guess>qqqqq</guess>")["done"]
-
-
-@pytest.mark.parametrize(
-    ("environment", "task"),
-    [
-        (Calculator(), {"a": 1}),
-        (Calculator(), {"a": 1, "b": "2"}),
-        (Counter(), {"target": "x"}),
-        (Counter(), {"goal": 1}),
-        (GuessNumber(), {"number": 101}),
-        (GuessNumber(), {"number": True}),
-        (Wordle(), {"word": "abc"}),
-        (Wordle(), {"word": 7}),
-    ],
-)
-def test_a_task_that_is_none_is_refused(environment: Environment, task: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask, match="give "):
-        environment.reset(task, 0)

@@ -148,20 +148,6 @@ async def test_a_server_that_is_not_there_is_named() -> None:
             pass
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({}, "give either command"),
-        ({"command": ["x"], "url": "http://x"}, "give either command"),
-        ({"url": "x"}, "must begin with http"),
-        ({"url": "http://x", "api_key_env": "NO_SUCH_KEY"}, "has no NO_SUCH_KEY"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        Mcp(**settings)
-
-
 PARAMETERS = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("country", "query", "limit", "backend")},

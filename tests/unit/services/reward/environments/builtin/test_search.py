@@ -5,7 +5,6 @@ import pytest
 
 from services.reward.environments.builtin.search import Search
 from shoal.environment import Broken
-from shoal.errors import InvalidArgument
 from tests.unit.services.reward.environments.builtin.turns import texts, turn
 from tests.unit.services.reward.environments.builtin.web_server import WebServer, web_server
 
@@ -116,23 +115,3 @@ async def test_the_tool_may_have_another_name() -> None:
     ((name, (described, _)),) = (await search.listed_tools()).items()
     assert name == described.name == "google" and described.parameters["required"] == ["query"]
     await search.close()
-
-
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({}, "give base_url"),
-        ({"base_url": "http://x", "service": "bing"}, "service "),
-        ({"base_url": "http://x", "num_results": 0}, "must be at least 1"),
-        ({"base_url": "http://u:p@x"}, "user name or password"),
-        ({"base_url": "http://x", "unknown": 1}, "unknown"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        Search(**settings)
-
-
-def test_a_key_that_is_not_there_is_named() -> None:
-    with pytest.raises(InvalidArgument, match="has no NO_SUCH_KEY"):
-        Search(base_url="http://x", api_key_env="NO_SUCH_KEY")

@@ -119,15 +119,3 @@ def test_tasks_that_are_none_are_refused(task: dict[str, Any]) -> None:
 def test_a_game_that_the_package_does_not_have_makes_the_environment_unavailable() -> None:
     why = TextArena("Chess-v9").unavailable()
     assert "'Chess-v9'" in why and "Dice-v0" in why
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"num_players": 0}, {"num_players": 2}, {"opponent_says": ["x"]},
-        {"num_players": 2, "opponent_says": ["x"], "opponent_pattern": "x"},
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="num_players"):
-        TextArena(**settings)

@@ -90,11 +90,3 @@ async def test_the_end_that_a_tool_brings_is_the_end() -> None:
     over = await toolbox.step(turn(("submit", {}), ("increment", {})))
     assert over.done and over.reward == 1.0 and len(texts(over)) == 1
     assert (await Toolbox([{"source": "counter"}]).step(Turn(1, "Hello."))).messages == []
-
-
-@pytest.mark.parametrize("table", [{}, {"source": "toolbox"}, {"source": "os"}])
-def test_what_is_no_environment_with_tools_is_refused(table: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="browse, calculator, counter, "):
-        Toolbox([table])
-    with pytest.raises(ValueError, match="at least one table"):
-        Toolbox([])
