@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.environment_client import RewardStage, Stage, staged, staged_with_rewards
+from tests.support.environment_client import Player, RewardStage, Stage, staged, staged_with_rewards
 
 SCRIPTED = '''
 import asyncio, os, subprocess, sys, time
@@ -96,17 +96,26 @@ async def reward() -> AsyncIterator[RewardStage]:
         yield stage
 
 
+def _table(folder: Path, name: str, *, is_deterministic: bool) -> dict[str, Any]:
+    file = folder / f"{name}.py"
+    file.write_text(SCRIPTED.replace("DETERMINISTIC", str(is_deterministic)))
+    return {"name": name, "source": f"{file}:Scripted"}
+
+
 @pytest.fixture
 def scripted(tmp_path: Path) -> dict[str, Any]:
     """An environment that does what it is told, deterministic."""
-    file = tmp_path / "scripted.py"
-    file.write_text(SCRIPTED.replace("DETERMINISTIC", "True"))
-    return {"name": "scripted", "source": f"{file}:Scripted"}
+    return _table(tmp_path, "scripted", is_deterministic=True)
 
 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> dict[str, Any]:
     """The same, not deterministic."""
-    file = tmp_path / "forgetful.py"
-    file.write_text(SCRIPTED.replace("DETERMINISTIC", "False"))
-    return {"name": "forgetful", "source": f"{file}:Scripted"}
+    return _table(tmp_path, "forgetful", is_deterministic=False)
+
+
+@pytest.fixture
+async def player(stage: Stage, scripted: dict[str, Any]) -> Player:
+    """An episode of `scripted` that has begun."""
+    await stage.configure(scripted)
+    return await stage.begin("scripted")

@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import InvalidArgument
 from shoal.v1 import rollout_pb2
 from shoal.v1.rollout_pb2 import ToolNames
-from tests.support.environment_client import Stage, staged, turn
+from tests.support.environment_client import Player, Stage, staged, turn
 from tests.support.waiting import eventually
 
 CALCULATOR = {"name": "calculator"}
@@ -24,12 +24,7 @@ SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAI
         ("nothing", {}, {}, "no environment 'nothing'; configured: forgetful, scripted"),
         ("scripted", {"bad": True}, {}, "it is bad"),
         ("scripted", {}, {"seed": -1}, "start.seed"),
-        (
-            "scripted",
-            {},
-            {"tools": ToolNames(names=["fly"])},
-            "start.tools.*scripted has no tool 'fly'; it has: near, far",
-        ),
+        ("scripted", {}, {"tools": ToolNames(names=["fly"])}, "start.tools.* no tool 'fly'; it has: near, far"),
         ("scripted", {}, {"call_timeout_s": float("nan")}, "start.call_timeout_s"),
         ("scripted", {}, {"replay": [turn(2)]}, "turn.number"),
         ("forgetful", {}, {"replay": [turn(1)]}, "not deterministic"),
@@ -58,11 +53,7 @@ async def test_an_episode_that_the_caller_ends_has_a_result(stage: Stage, script
     assert (result.outcome, result.HasField("reward"), dict(result.metrics)) == (SCORED, False, {"turns": 1.0})
 
 
-async def test_reward_detail_and_metrics_of_an_episode_are_read_at_its_end(
-    stage: Stage, scripted: dict[str, Any]
-) -> None:
-    await stage.configure(scripted)
-    player = await stage.begin("scripted")
+async def test_reward_detail_and_metrics_of_an_episode_are_read_at_its_end(player: Player) -> None:
     assert (await player.say("done")).reward == 0.5
     result = await player.result()
     assert (result.reward, result.detail) == (1.5, "finished")
@@ -90,10 +81,8 @@ async def test_an_environment_is_told_which_tools_are_offered_before_its_reset_a
 
 
 async def test_an_exception_fails_the_episode_with_a_line_and_the_traceback_is_in_the_log(
-    stage: Stage, scripted: dict[str, Any], caplog: pytest.LogCaptureFixture
+    player: Player, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await stage.configure(scripted)
-    player = await stage.begin("scripted")
     player.send("raise")
     result = await player.result()
     assert result.outcome == FAILED
@@ -110,11 +99,7 @@ async def test_an_exception_fails_the_episode_with_a_line_and_the_traceback_is_i
         ("always_die", FAILED, "died 3 times in turn 1"),
     ],
 )
-async def test_what_breaks_inside_is_an_outcome(
-    stage: Stage, scripted: dict[str, Any], text: str, outcome: int, says: str
-) -> None:
-    await stage.configure(scripted)
-    player = await stage.begin("scripted")
+async def test_what_breaks_inside_is_an_outcome(player: Player, text: str, outcome: int, says: str) -> None:
     player.send(text)
     result = await player.result()
     assert (result.outcome, says in result.detail) == (outcome, True), result.detail

@@ -11,7 +11,7 @@ import pytest
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, ResourceExhausted
 from shoal.v1 import rollout_pb2
-from tests.support.environment_client import Stage
+from tests.support.environment_client import Player, Stage
 from tests.support.waiting import eventually
 
 SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAILED
@@ -68,21 +68,13 @@ async def test_an_episode_whose_process_is_killed_goes_on_by_replay(stage: Stage
     assert pid not in pids(stage)
 
 
-async def test_a_turn_whose_process_dies_in_it_is_played_again(
-    stage: Stage, scripted: dict[str, Any], tmp_path: Path
-) -> None:
-    await stage.configure(scripted)
-    player = await stage.begin("scripted")
+async def test_a_turn_whose_process_dies_in_it_is_played_again(player: Player, tmp_path: Path) -> None:
     await player.say("a")
     text = f"die {tmp_path}/died"
     assert (await player.say(text)).messages[0].content == f"a,{text}"
 
 
-async def test_kills_of_many_turns_of_one_episode_do_not_blame_it(
-    stage: Stage, scripted: dict[str, Any], tmp_path: Path
-) -> None:
-    await stage.configure(scripted)
-    player = await stage.begin("scripted")
+async def test_kills_of_many_turns_of_one_episode_do_not_blame_it(player: Player, tmp_path: Path) -> None:
     texts = [f"die {tmp_path}/{number}" for number in range(4)]
     for number, text in enumerate(texts, start=1):
         assert (await player.say(text)).messages[0].content == ",".join(texts[:number])
@@ -135,10 +127,8 @@ async def test_a_flood_of_output_keeps_no_other_episode_waiting(
 
 @pytest.mark.parametrize("is_killed", [False, True])
 async def test_a_process_that_an_environment_leaves_behind_ends_with_its_episodes_and_with_its_process(
-    stage: Stage, scripted: dict[str, Any], is_killed: bool
+    stage: Stage, player: Player, is_killed: bool
 ) -> None:
-    await stage.configure(scripted)
-    player = await stage.begin("scripted")
     await player.say("leave")
     [pid] = pids(stage)
     [child] = psutil.Process(pid).children()

@@ -17,6 +17,7 @@ from shoal.config.tables.model import ModelConfig
 from shoal.config.tables.reward import RewardConfig
 from shoal.data import PromptSet, load_prompts
 from shoal.errors import InvalidArgument
+from shoal.rollout import Prompt
 from tests.support.tiny_model import make_tokenizer
 
 VERIFIERS = ("gsm8k", "math", "exact_string", "reasoning_gym", "reward_model", "general-quality", "general-safety")
@@ -34,6 +35,7 @@ def load(
     tokenizer: Any = None,
     reward: RewardConfig | None = None,
     model: ModelConfig | None = None,
+    beside: Sequence[Prompt] = (),
     **data: Any,
 ) -> PromptSet:
     config = DataConfig(sources=[SourceConfig(**source) for source in sources], **data)
@@ -45,6 +47,7 @@ def load(
         reward=reward or RewardConfig(),
         known_verifiers=VERIFIERS,
         tokenizer=tokenizer or make_tokenizer(),
+        beside=beside,
     )
 
 
@@ -107,25 +110,13 @@ def test_number_labels_become_text_and_numbers_inside_an_object_stay_numbers(tmp
 
 def test_prompts_of_one_row_that_differ_have_different_ids(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [ROW, ROW])
-    plain, brief, math = (
-        {"path": path},
-        {"path": path, "system_prompt": "Be brief."},
-        {"path": path, "verifier": "math"},
-    )
+    plain = {"path": path}
+    brief, math = plain | {"system_prompt": "Be brief."}, plain | {"verifier": "math"}
     prompts = load(plain, brief, math, plain, {**brief, "count": 1})
     ids = [prompt.prompt_id.removeprefix(f"{tmp_path}/rows.jsonl") for prompt in prompts.prompts]
     assert ids[:8] == [":0", ":1", "#2:0", "#2:1", "#3:0", "#3:1", ":0", ":1"], ids
     assert ids[8] in ("#2:0", "#2:1"), ids
-    beside = load_prompts(
-        [SourceConfig(**math)],
-        model=ModelConfig(path="unused"),
-        data=DataConfig(sources=[SourceConfig(**math)]),
-        seed=0,
-        reward=RewardConfig(),
-        known_verifiers=VERIFIERS,
-        tokenizer=make_tokenizer(),
-        beside=load(plain).prompts,
-    )
+    beside = load(math, beside=load(plain).prompts)
     assert {prompt.prompt_id.partition("#")[2] for prompt in beside.prompts} == {"2:0", "2:1"}
 
 

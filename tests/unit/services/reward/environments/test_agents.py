@@ -82,12 +82,13 @@ async def test_an_agent_that_ends_is_not_stopped() -> None:
     assert num_calls == 2 and not agent.is_stopped and seen[0]["max_context_tokens"] == 77
 
 
-async def test_an_agent_that_does_nothing_is_stopped_and_failed() -> None:
-    async def run(policy: dict[str, Any]) -> None:
-        await asyncio.Event().wait()
+async def do_nothing(policy: dict[str, Any]) -> None:
+    await asyncio.Event().wait()
 
+
+async def test_an_agent_that_does_nothing_is_stopped_and_failed() -> None:
     with pytest.raises(EpisodeFailed, match=r"0\.05 s"):
-        await play(run, idle_s=0.05)
+        await play(do_nothing, idle_s=0.05)
 
 
 async def test_an_agent_that_goes_on_calling_after_a_limit_is_stopped_and_keeps_its_reward(
@@ -141,11 +142,8 @@ async def test_the_traceback_of_an_agent_is_an_error_of_the_log_unless_its_calls
 
 
 async def test_the_caller_may_end_an_agent() -> None:
-    async def run(policy: dict[str, Any]) -> None:
-        await asyncio.Event().wait()
-
     end = pb.RunEpisodeRequest(end=pb.EpisodeEnd(stop_reason="timeout"))
-    num_calls, agent = await play(run, requests=[end])
+    num_calls, agent = await play(do_nothing, requests=[end])
     assert num_calls == 0 and agent.is_stopped
 
 
@@ -180,15 +178,12 @@ async def test_an_agent_that_gave_up_waiting_never_read_the_answer() -> None:
 
 
 async def test_a_turn_is_nothing_for_an_agent() -> None:
-    async def run(policy: dict[str, Any]) -> None:
-        await asyncio.Event().wait()
-
     with pytest.raises(InvalidArgument, match="replies to its calls"):
-        await play(run, requests=[pb.RunEpisodeRequest(turn=pb.PolicyTurn(number=1))])
+        await play(do_nothing, requests=[pb.RunEpisodeRequest(turn=pb.PolicyTurn(number=1))])
 
 
 async def test_a_caller_that_leaves_wants_no_result() -> None:
-    agent, endpoint = Agent(lambda policy: asyncio.Event().wait()), PolicyEndpoint()  # type: ignore[arg-type, return-value]
+    agent, endpoint = Agent(do_nothing), PolicyEndpoint()
 
     async def nothing() -> AsyncIterator[pb.RunEpisodeRequest]:
         return

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,20 +20,13 @@ from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.usefixtures("sandbox")
 
-SECRET = "shoal-secret-3f29"
-TIMEOUT_S, TOTAL_S = 2.0, 9.0
-OPTIONS = {
-    "code": {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S},
-    "code_stdio": {"timeout_s": TIMEOUT_S, "total_timeout_s": TOTAL_S},
-}
-
-
-PATIENT = {"code": {"timeout_s": 40.0, "total_timeout_s": 50.0}}
-"""For honest programs that sleep for a second."""
+TOTAL_S = 9.0
+SLOW = "import time\ndef f():\n    time.sleep(1)\n    return 1"
 
 
 @asynccontextmanager
-async def running_pool(options: dict[str, Any]) -> AsyncIterator[VerifierPool]:
+async def running_pool(timeout_s: float, total_timeout_s: float) -> AsyncIterator[VerifierPool]:
+    options = {"code": {"timeout_s": timeout_s, "total_timeout_s": total_timeout_s}}
     pool = VerifierPool(num_processes=1, timeout_s=60.0, options=options)
     await pool.start()
     yield pool
@@ -45,15 +37,9 @@ async def running_pool(options: dict[str, Any]) -> AsyncIterator[VerifierPool]:
 
 
 @pytest.fixture
-async def pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VerifierPool]:
-    monkeypatch.setenv("SHOAL_SECRET", SECRET)
-    async with running_pool(OPTIONS) as pool:
-        yield pool
-
-
-@pytest.fixture
 async def patient_pool() -> AsyncIterator[VerifierPool]:
-    async with running_pool(PATIENT) as pool:
+    """A pool for honest programs that sleep for a second."""
+    async with running_pool(40.0, 50.0) as pool:
         yield pool
 
 
@@ -63,23 +49,13 @@ def processes_of(pool: VerifierPool) -> list[psutil.Process]:
     return [*tops, *(child for top in tops for child in top.children(recursive=True))]
 
 
-async def until_quiet(pool: VerifierPool) -> list[str]:
-    """Waits until only a pool process, bubblewrap and the first process in the sandbox remain; returns their names."""
-    async with asyncio.timeout(60):
-        names = [process.name() for process in processes_of(pool)]
-        while len(names) > 3:
-            await asyncio.sleep(0.05)
-            names = [process.name() for process in processes_of(pool)]
-    return names
-
-
-async def test_a_hundred_hanging_tests_end_at_the_total_timeout(pool: VerifierPool) -> None:
-    started = time.monotonic()
+async def test_a_hundred_hanging_tests_end_at_the_total_timeout() -> None:
     program = "def f(x):\n    while x: pass\n    return x"
-    score = await pool.judge("code", program, ["assert f(0) == 0", *["f(1)"] * 100])
-    duration_s = time.monotonic() - started
-    assert score.outcome is ScoreOutcome.SCORED
-    assert score.value == pytest.approx(1 / 101)
+    async with running_pool(2.0, TOTAL_S) as pool:
+        started = time.monotonic()
+        score = await pool.judge("code", program, ["assert f(0) == 0", *["f(1)"] * 100])
+        duration_s = time.monotonic() - started
+    assert score.outcome is ScoreOutcome.SCORED and score.value == pytest.approx(1 / 101)
     assert duration_s < TOTAL_S + 30.0, f"took {duration_s:.1f} s"
 
 
@@ -98,8 +74,7 @@ async def test_one_hanging_process_does_not_stop_the_other() -> None:
 
 async def test_a_killed_sandbox_costs_a_retry_and_no_reward(patient_pool: VerifierPool) -> None:
     await patient_pool.judge("code", "def f(): return 1", ["assert f() == 1"])
-    slow = "import time\ndef f():\n    time.sleep(1)\n    return 1"
-    judging = asyncio.create_task(patient_pool.judge("code", slow, ["assert f() == 1"]))
+    judging = asyncio.create_task(patient_pool.judge("code", SLOW, ["assert f() == 1"]))
     await asyncio.sleep(0.4)
     [sandbox] = psutil.Process(patient_pool.pids[0]).children()
     sandbox.kill()
@@ -108,8 +83,7 @@ async def test_a_killed_sandbox_costs_a_retry_and_no_reward(patient_pool: Verifi
 
 
 async def test_the_sandbox_of_a_killed_pool_process_ends_with_it(patient_pool: VerifierPool) -> None:
-    program = "import time\ndef f():\n    time.sleep(1)\n    return 1"
-    judging = asyncio.create_task(patient_pool.judge("code", program, ["assert f() == 1"]))
+    judging = asyncio.create_task(patient_pool.judge("code", SLOW, ["assert f() == 1"]))
     async with asyncio.timeout(30):
         seen = processes_of(patient_pool)
         while len(seen) < 4:
@@ -153,9 +127,7 @@ def test_a_sandbox_runs_as_an_unprivileged_user(tmp_path: Path) -> None:
     if not os.access("/usr/bin/python3", os.X_OK):
         pytest.skip("no interpreter can be run by every user")
     # Copy the sources to where that user may read them.
-    sources = ROOT / "services"
-    target = tmp_path / "services"
-    subprocess.run(["cp", "-r", str(sources), str(target)], check=True)
+    subprocess.run(["cp", "-r", str(ROOT / "services"), str(tmp_path / "services")], check=True)
     for folder in (tmp_path, *tmp_path.parents):
         if str(folder) != "/tmp" and str(folder).startswith("/tmp/"):
             folder.chmod(0o755)
@@ -172,5 +144,4 @@ def test_closing_a_sandbox_ends_every_process_in_it() -> None:
     seen = [psutil.Process(sandbox.pid), *psutil.Process(sandbox.pid).children(recursive=True)]
     sandbox.close()
     _, alive = psutil.wait_procs(seen, timeout=60)
-    assert len(seen) == 2
-    assert not alive
+    assert len(seen) == 2 and not alive
