@@ -119,17 +119,12 @@ def _run(job: dict[str, Any], limits: SandboxLimits, deadline: float, results: l
             raise SandboxLost(f"the examiner {event['why']} before it had examined everything")
         is_reusable = event["why"] == "finished"
     finally:
-        if is_reusable:
-            _keep(limits, sandbox)
+        if is_reusable:  # Keep it, and a second sandbox for the other verifier, whose limits may differ.
+            while len(_kept) > 1:
+                _kept.pop(next(iter(_kept))).close()
+            _kept[limits] = sandbox
         else:
             sandbox.close()
-
-
-def _keep(limits: SandboxLimits, sandbox: Sandbox) -> None:
-    """Keeps the latest sandbox, and a second sandbox for the other verifier, whose limits may differ."""
-    while len(_kept) > 1:
-        _kept.pop(next(iter(_kept))).close()
-    _kept[limits] = sandbox
 
 
 def close() -> None:

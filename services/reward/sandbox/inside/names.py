@@ -74,6 +74,7 @@ class _Imports:
         for name in bound:
             self.plain.pop(name, None)
             self.renamed.pop(name, None)
+        self.all = self.renamed | self.plain
 
     def _add_modules(self, statement: ast.Import) -> None:
         for alias in statement.names:
@@ -91,12 +92,6 @@ class _Imports:
                 is_plain = alias.asname in (None, alias.name)
                 (self.plain if is_plain else self.renamed)[alias.asname or alias.name] = content[alias.name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.plain or name in self.renamed
-
-    def __getitem__(self, name: str) -> Any:
-        return self.plain[name] if name in self.plain else self.renamed[name]
-
 
 _imports = functools.lru_cache(maxsize=1)(_Imports)
 
@@ -111,12 +106,12 @@ def names_of(test: str, program: str, subject: Subject, known: Set[str]) -> dict
     free, imports = _free_names(test) - known, _imports(program)
     compared_with = {name: value for name in free if (value := _library(name, tree, imports)) is not None}
     wanted = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - compared_with.keys() - known
-    tested = subject.names(sorted(wanted)) | {name: imports[name] for name in wanted if name in imports}
+    tested = subject.names(sorted(wanted)) | {name: imports.all[name] for name in wanted if name in imports.all}
     if not free & tested.keys():
         bound = subject.names(sorted(compared_with))
         if bound:
             name = _innermost(tree, bound.keys())
-            tested[name] = imports[name] if name in imports else bound[name]
+            tested[name] = imports.all.get(name, bound[name])
     return {name: value for name, value in compared_with.items() if value is not _NOWHERE} | tested
 
 

@@ -178,14 +178,7 @@ def _update(argument: Any, after: Any) -> None:
         argument.update(after)
 
 
-def _forward(operation: str) -> Callable[..., Any]:
-    def method(self: "Remote", *args: Any) -> Any:
-        return self._subject.do(operation, self, *args)
-
-    return method
-
-
-def _forward_as(operation: str, kind: type) -> Callable[..., Any]:
+def _forward(operation: str, kind: type = object) -> Callable[..., Any]:
     def method(self: "Remote", *args: Any) -> Any:
         value = self._subject.do(operation, self, *args)
         if not isinstance(value, kind):
@@ -230,7 +223,7 @@ def _measure(operation: str, kind: type = object) -> Callable[..., Any]:
     def method(self: "Remote") -> Any:
         if self._is_difference:
             raise TypeError(f"the program's {self._kind} is not a number")
-        return _forward_as(operation, kind)(self)
+        return _forward(operation, kind)(self)
 
     return method
 
@@ -307,8 +300,8 @@ class Remote:
     __gt__ = _compare("gt", lambda left, right: left > right)
     __ge__ = _compare("ge", lambda left, right: left >= right)
     __enter__, __iter__, __next__ = _forward("enter"), _forward("iter"), _forward("next")
-    __contains__ = _forward_as("contains", bool)
-    __str__, __repr__, __format__ = _forward_as("str", str), _forward_as("repr", str), _forward_as("format", str)
+    __contains__ = _forward("contains", bool)
+    __str__, __repr__, __format__ = _forward("str", str), _forward("repr", str), _forward("format", str)
     __int__, __float__, __abs__ = _measure("int"), _measure("float"), _measure("abs")
     __len__, __bool__ = _measure("len", int), _measure("bool", bool)
     __getitem__, __setitem__, __delitem__ = _forward("getitem"), _forward("setitem"), _forward("delitem")
