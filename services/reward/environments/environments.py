@@ -145,16 +145,12 @@ class Environments:
             raise invalid("start.environment", f"there is no environment {start.environment!r}; configured: {known}")
         if environment.info.unavailable:
             raise invalid("start.environment", f"{start.environment} cannot work here: {environment.info.unavailable}")
-        _check_tools(start, environment.info)
+        there = [tool.name for tool in environment.info.tools]
+        for name in start.tools.names:
+            if name not in there:
+                has = ", ".join(there) or "none"
+                raise invalid("start.tools", f"{start.environment} has no tool {name!r:.80}; it has: {has}")
         with self._places[start.environment].one():
             async with aclosing(environment.play(start, requests)) as responses:
                 async for response in responses:
                     yield response
-
-
-def _check_tools(start: environment_pb2.EpisodeStart, info: environment_pb2.EnvironmentInfo) -> None:
-    """Raises `InvalidArgument` for the name of a tool that the environment does not have."""
-    there = [tool.name for tool in info.tools]
-    for name in start.tools.names:
-        if name not in there:
-            raise invalid("start.tools", f"{info.name} has no tool {name!r:.80}; it has: {', '.join(there) or 'none'}")

@@ -1,7 +1,7 @@
 """The common part of `search` and `browse`: an HTTP endpoint, and the treatment of its failures."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from services.reward.common.http_endpoint import EndpointFailed, HttpEndpoint
 from services.reward.common.verdict import Unscorable
@@ -17,32 +17,20 @@ T = TypeVar("T")
 class WebTool(Environment):
     """An environment whose tool asks an HTTP endpoint. An episode has its own connections, which end with it."""
 
-    def __init__(
-        self,
-        endpoint: Mapping[str, Any],
-        route: str,
-        *,
-        expected: str,
-        method: Literal["POST", "GET"] = "POST",
-        key_header: str = "Authorization",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """`endpoint` has the fields of `EndpointConfig`. Raises `ValueError` for other fields."""
+    def __init__(self, endpoint: Mapping[str, Any], route: str, *, expected: str, **request: Any) -> None:
+        """`endpoint` has the fields of `EndpointConfig`; `request` has arguments of `HttpEndpoint`. Raises `ValueError`
+        for other fields."""
         # Shorter than `episodes.call_timeout_s` (60), after which the process would be killed.
         config = EndpointConfig.model_validate({"timeout_s": 30.0, "total_timeout_s": 50.0, **endpoint})
         if not config.base_url:
             raise ValueError("give base_url, the address of the service")
         self._endpoint = HttpEndpoint(
-            config, route, section="settings", server="the service", expected=expected,
-            method=method, key_header=key_header, headers=headers or {},
-        )  # fmt: skip
+            config, route, section="settings", server="the service", expected=expected, **request
+        )
 
     async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T], *, outage_is_told: bool = False) -> T:
-        """Returns `read` of the endpoint's answer.
-
-        Raises `ToolError` for errors that the policy may learn from, and `Broken` for an outage. With `outage_is_told`
-        an outage is also a `ToolError`, since a page may be the reason.
-        """
+        """Returns `read` of the endpoint's answer. Raises `ToolError` for errors that the policy may learn from, and
+        `Broken` for an outage. With `outage_is_told` an outage is a `ToolError` too, since a page may be the reason."""
         try:
             return await self._endpoint.ask(body, read)
         except Unscorable as error:
@@ -53,7 +41,6 @@ class WebTool(Environment):
             raise ToolError(str(error)) from None
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._endpoint.close()
 
 

@@ -143,15 +143,12 @@ def load(code: Mapping[str, Any]) -> LoadedEnvironment:
             raise CannotLoad(f"{name} is a list of functions, which takes no settings: remove them")
         return LoadedEnvironment(code, lambda: FunctionTools(found), module)
     what = "" if found is None else f", but a {type(found).__name__}"
-    there = sorted(key for key, value in vars(module).items() if _is_environment_of(value, module))
+    classes = [(key, value) for key, value in vars(module).items() if isinstance(value, type)]
+    own = sorted(key for key, cls in classes if issubclass(cls, Environment) and cls.__module__ == module.__name__)
     raise CannotLoad(
-        f"{where} has no environment {name!r}{what}; it has: {', '.join(there) or 'none'}. Name a subclass of "
+        f"{where} has no environment {name!r}{what}; it has: {', '.join(own) or 'none'}. Name a subclass of "
         "shoal.environment.Environment, or a list of functions"
     )
-
-
-def _is_environment_of(value: Any, module: types.ModuleType) -> bool:
-    return isinstance(value, type) and issubclass(value, Environment) and value.__module__ == module.__name__
 
 
 def _module(code: Mapping[str, Any]) -> types.ModuleType:
