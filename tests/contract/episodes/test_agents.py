@@ -55,21 +55,17 @@ def ask(policy, messages, **more):
 class Base(Agent):
     """An agent."""
 
-    def client(self, policy):
-        async def say(messages, **more):
-            return await asyncio.to_thread(ask, policy, messages, **more)
-
-        return say
+    async def say(self, policy, messages, **more):
+        return await asyncio.to_thread(ask, policy, messages, **more)
 
 
 class Tools(Base):
     """Carries out the calls of its tool, and sums."""
 
     async def run(self, task, seed, policy):
-        say = self.client(policy)
         messages, total = [user(self.prompt[0].content)], 0
         for _ in range(6):
-            answer = await say(messages, tools=[TOOL])
+            answer = await self.say(policy, messages, tools=[TOOL])
             messages.append(answer)
             if not answer.get("tool_calls"):
                 return total + len(answer["content"]) / 100
@@ -105,7 +101,7 @@ class Dying(Base):
         self.marker = marker
 
     async def run(self, task, seed, policy):
-        answer = await self.client(policy)([user("hello")])
+        answer = await self.say(policy, [user("hello")])
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -121,10 +117,10 @@ class Held(Base):
 
     async def run(self, task, seed, policy):
         messages = [user("hello")]
-        messages += [await self.client(policy)(messages), user("again")]
+        messages += [await self.say(policy, messages), user("again")]
         while not os.path.exists(self.marker):
             await asyncio.sleep(0.01)
-        return int((await self.client(policy)(messages))["content"])
+        return int((await self.say(policy, messages))["content"])
 
 
 class Paying(Agent):
@@ -146,9 +142,9 @@ class Greedy(Base):
     """Calls until it is refused, and does not catch that."""
 
     async def run(self, task, seed, policy):
-        say, messages = self.client(policy), [user("again")]
+        messages = [user("again")]
         while True:
-            messages += [await say(messages, model="gpt-4", temperature=0), user("again")]
+            messages += [await self.say(policy, messages, model="gpt-4", temperature=0), user("again")]
             self.reward = int(messages[-2]["content"])
 '''
 
@@ -175,10 +171,8 @@ async def playing(
     **sections: Any,
 ) -> AsyncIterator[ScriptedPolicy]:
     """Starts a run whose steps have four episodes, each a run of the agent."""
-    policy, reward = (
-        ScriptedPolicy(cluster.plane, says or (lambda text, seed: f"{seed % 1000}")),
-        RewardService(ALLOWED),
-    )
+    policy = ScriptedPolicy(cluster.plane, says or (lambda text, seed: f"{seed % 1000}"))
+    reward = RewardService(ALLOWED)
     await cluster.add_all(policy, rewards=(reward,))
     config = episode_config(model, run={"num_steps": num_steps}, reward={"num_processes": 1}, **sections)
     try:

@@ -1,7 +1,6 @@
 """The environment `search`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from services.reward.environments.builtin.web import WebTool, shortened
@@ -27,9 +26,9 @@ class Search(WebTool):
             raise ValueError(f"service must be one of {', '.join(_SERVICES)} (given: {service!r})")
         if num_results < 1 or max_chars < 1:
             raise ValueError(f"num_results and max_chars must be at least 1 (given: {num_results}, {max_chars})")
-        self._form = _SERVICES[service]
+        route, self._body, self._read, request = _SERVICES[service]
         self._num_results, self._max_chars = num_results, max_chars
-        super().__init__(endpoint, self._form.route, expected="list of results", **self._form.request)
+        super().__init__(endpoint, route, expected="list of results", **request)
 
         async def search(query: str) -> str:
             """Search for pages. Returns the title, the address and an excerpt of each.
@@ -45,19 +44,9 @@ class Search(WebTool):
     async def _search(self, query: str) -> str:
         if not query.strip():
             raise ToolError("the query is empty")
-        results = await self.ask(self._form.body(query, self._num_results), self._form.read)
+        results = await self.ask(self._body(query, self._num_results), self._read)
         found = [_written(number, *result) for number, result in enumerate(results[: self._num_results], start=1)]
         return shortened("\n\n".join(found), self._max_chars) if found else "Nothing was found."
-
-
-@dataclass(frozen=True)
-class _Form:
-    """The requests and answers of a service."""
-
-    route: str
-    body: Callable[[str, int], Mapping[str, Any]]
-    read: Callable[[Any], Results]
-    request: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _read_serper(answer: Any) -> Results:
@@ -88,15 +77,14 @@ def _written(number: int, title: str, url: str, text: str) -> str:
     return "\n".join(line for line in (f"{number}. {title}".strip(), url, text) if line)
 
 
-_SERVICES = {
-    "serper": _Form(
-        "/search", lambda query, number: {"q": query, "num": number}, _read_serper, {"key_header": "X-API-KEY"}
-    ),
-    "s2": _Form(
+_Service = tuple[str, Callable[[str, int], Mapping[str, Any]], Callable[[Any], Results], dict[str, Any]]
+_SERVICES: dict[str, _Service] = {
+    "serper": ("/search", lambda query, number: {"q": query, "num": number}, _read_serper, {"key_header": "X-API-KEY"}),
+    "s2": (
         "/graph/v1/snippet/search",
         lambda query, number: {"query": query, "limit": number},
         _read_s2,
         {"key_header": "x-api-key", "method": "GET"},
     ),
-    "plain": _Form("", lambda query, number: {"query": query, "num_results": number}, _read_plain),
+    "plain": ("", lambda query, number: {"query": query, "num_results": number}, _read_plain, {}),
 }
