@@ -40,15 +40,7 @@ def test_every_kind_of_mark_begins_and_ends_a_thought(opening: str, closing: str
         ("<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>final<|message|>8", "8"),
         ("<|channel|>analysis<|message|>7<|end|><|start|>assistant<|channel|>commentary<|message|>7", ""),
         ("<|channel>thought\n<channel|>8", "8"),
-    ],
-)
-def test_the_answer_is_what_stands_outside_of_thoughts(text: str, answer: str) -> None:
-    assert without_thoughts(text) == answer
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+        # A mark in quotation marks means nothing outside of thoughts.
         ("Write `<think>` first, 8", "Write `<think>` first, 8"),
         ('print(text.split("</think>")[1])', 'print(text.split("</think>")[1])'),
         ("the mark '<think>' and 8", "the mark '<think>' and 8"),
@@ -57,7 +49,7 @@ def test_the_answer_is_what_stands_outside_of_thoughts(text: str, answer: str) -
         ("`<think>7", "`"),
     ],
 )
-def test_a_quoted_mark_outside_of_thoughts_means_nothing(text: str, answer: str) -> None:
+def test_the_answer_is_what_stands_outside_of_thoughts(text: str, answer: str) -> None:
     assert without_thoughts(text) == answer
 
 

@@ -292,49 +292,43 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{not json}", r"rows\.jsonl:2: not a line of JSON"),
-        (b'["a"]', r"rows\.jsonl:2: each line must be one JSON object"),
-        (b'{"messages": "\xff"}', r"rows\.jsonl:2: not a line of JSON"),
-        (b'{"messages": "a", "dataset": "gsm8k"}', r"rows\.jsonl:2: there is no column 'ground_truth'; the row has"),
-        (b'{"messages": 3, "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
-        (b'{"messages": [], "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: messages must be a question"),
+        (b"{not json}", "not a line of JSON"),
+        (b'["a"]', "each line must be one JSON object"),
+        (b'{"messages": "\xff"}', "not a line of JSON"),
+        (b'{"messages": "a", "dataset": "gsm8k"}', "there is no column 'ground_truth'; the row has"),
+        (b'{"messages": 3, "ground_truth": "4", "dataset": "gsm8k"}', "messages must be a question"),
+        (b'{"messages": [], "ground_truth": "4", "dataset": "gsm8k"}', "messages must be a question"),
         (
             b'{"messages": [{"role": "user"}], "ground_truth": "4", "dataset": "gsm8k"}',
-            r"rows\.jsonl:2: messages\[0\] needs a content",
+            r"messages\[0\] needs a content",
         ),
-        (b'{"messages": "\\ud800", "ground_truth": "4", "dataset": "gsm8k"}', r"rows\.jsonl:2: .*lone surrogate"),
+        (b'{"messages": "\\ud800", "ground_truth": "4", "dataset": "gsm8k"}', ".*lone surrogate"),
         (
             b'{"messages": "a", "ground_truth": "4", "dataset": "gsm9k"}',
-            r"rows\.jsonl:2: no verifier.*'gsm9k' \(did you mean 'gsm8k'\?\); known",
+            r"no verifier.*'gsm9k' \(did you mean 'gsm8k'\?\); known",
         ),
-        (b'{"messages": "a", "ground_truth": "4", "dataset": 7}', r"rows\.jsonl:2: dataset must be"),
-        (
-            b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}',
-            r"jsonl:2: the row has 2 verifiers for 1",
-        ),
-        (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is null"),
-        (b'{"messages": "a", "ground_truth": NaN, "dataset": "gsm8k"}', r"rows\.jsonl:2: ground_truth is nan"),
-        (b'{"messages": ' + b"[" * 100_000, r"rows\.jsonl:2: not a line of JSON"),
+        (b'{"messages": "a", "ground_truth": "4", "dataset": 7}', "dataset must be"),
+        (b'{"messages": "a", "ground_truth": ["4"], "dataset": ["gsm8k", "math"]}', "the row has 2 verifiers for 1"),
+        (b'{"messages": "a", "ground_truth": null, "dataset": "gsm8k"}', "ground_truth is null"),
+        (b'{"messages": "a", "ground_truth": NaN, "dataset": "gsm8k"}', "ground_truth is nan"),
+        (b'{"messages": ' + b"[" * 100_000, "not a line of JSON"),
         (
             b'{"messages": "a", "ground_truth": "4", "dataset": "gsm8k", "ground_truth": "5"}',
-            r"rows\.jsonl:2: not a line of JSON: the key 'ground_truth' occurs twice",
+            "not a line of JSON: the key 'ground_truth' occurs twice",
         ),
-        (
-            b'{"messages": "a", "ground_truth": {"b": [{"c": 1, "c": 1}]}, "dataset": "gsm8k"}',
-            r"rows\.jsonl:2: .* 'c' occurs twice",
-        ),
-        (b"{", r"rows\.jsonl:2: not a line of JSON: .*; in JSONL each object is whole on one line"),
-        (b'{"messages": "a"}, ', r"rows\.jsonl:2: delete ',' after the object, at column 18"),
-        (b' {"messages": "a"} ;', r"rows\.jsonl:2: delete ';' after the object, at column 20"),
-        (b'{"messages": "a",}', r"rows\.jsonl:2: delete the comma before '}', at column 17"),
-        (b'{"messages": ["a", ]}', r"rows\.jsonl:2: delete the comma before ']', at column 18"),
-        (b'{"a": 1}{"b": 2}', r"rows\.jsonl:2: another object begins after the first, at column 9"),
-        (b'{"a": 1}, {"b": 2},', r"rows\.jsonl:2: another object begins after the first, at column 9"),
+        (b'{"messages": "a", "ground_truth": {"b": [{"c": 1, "c": 1}]}, "dataset": "gsm8k"}', ".* 'c' occurs twice"),
+        (b"{", "not a line of JSON: .*; in JSONL each object is whole on one line"),
+        (b'{"messages": "a"}, ', "delete ',' after the object, at column 18"),
+        (b' {"messages": "a"} ;', "delete ';' after the object, at column 20"),
+        (b'{"messages": "a",}', "delete the comma before '}', at column 17"),
+        (b'{"messages": ["a", ]}', "delete the comma before ']', at column 18"),
+        (b'{"a": 1}{"b": 2}', "another object begins after the first, at column 9"),
+        (b'{"a": 1}, {"b": 2},', "another object begins after the first, at column 9"),
     ],
 )
 def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n" + line + b"\n")
-    with pytest.raises(InvalidArgument, match=message):
+    with pytest.raises(InvalidArgument, match=rf"rows\.jsonl:2: {message}"):
         load({"path": str(tmp_path / "rows.jsonl")})
 
 
