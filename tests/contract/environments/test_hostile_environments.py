@@ -175,10 +175,8 @@ async def test_a_reset_that_hangs_fails_its_episode(stage: Stage) -> None:
 
 @pytest.mark.parametrize("close", ["hangs", "dies"])
 async def test_a_close_that_hangs_or_dies_changes_no_result(stage: Stage, close: str) -> None:
-    player = stage.play("hostile", {"close": close}, call_timeout_s=CALL_S)
-    other = stage.play("hostile")
-    await player.observe()
-    await other.observe()
+    player = await stage.begin("hostile", {"close": close}, call_timeout_s=CALL_S)
+    other = await stage.begin("hostile")
     await other.say("a")
     assert (await player.finish()).outcome == SCORED
     assert (await other.say("b")).messages[0].content == "a,b"
@@ -221,9 +219,7 @@ async def test_a_process_that_dies_between_the_calls_of_an_episode_is_not_replac
 
 async def test_a_coroutine_that_blocks_costs_no_episode_that_waits_beside_it(stage: Stage) -> None:
     # Long enough for the sleep of the first one, on a busy machine as well.
-    waiting, blocking = (stage.play("hostile", call_timeout_s=4 * CALL_S) for _ in range(2))
-    await waiting.observe()
-    await blocking.observe()
+    waiting, blocking = [await stage.begin("hostile", call_timeout_s=4 * CALL_S) for _ in range(2)]
     waiting.send("wait")
     blocking.send("block")
     assert (await waiting.observe()).messages[0].content == "wait"

@@ -45,9 +45,7 @@ async def test_a_call_that_waits_is_not_late_because_others_of_its_process_compu
     stage: Stage, forgetful: dict[str, Any], tmp_path: Path
 ) -> None:
     await stage.configure(forgetful)
-    waiting, *computing = (stage.play("forgetful", call_timeout_s=7.0) for _ in range(6))
-    for player in (waiting, *computing):
-        await player.observe()
+    waiting, *computing = [await stage.begin("forgetful", call_timeout_s=7.0) for _ in range(6)]
     waiting.send(f"naps {tmp_path}/begun")
     await eventually((tmp_path / "begun").exists, "the call waits")
     [pid] = pids(stage)
@@ -82,9 +80,7 @@ async def test_kills_of_many_turns_of_one_episode_do_not_blame_it(player: Player
 
 async def test_an_episode_that_kills_its_process_fails_alone(stage: Stage, scripted: dict[str, Any]) -> None:
     await stage.configure(scripted)
-    killing, innocent = stage.play("scripted"), stage.play("scripted")
-    await killing.observe()
-    await innocent.observe()
+    killing, innocent = await stage.begin("scripted"), await stage.begin("scripted")
     innocent.send("nap")
     killing.send("always_die")
     result = await killing.result()

@@ -10,10 +10,9 @@ import pyarrow.parquet
 import pytest
 
 from shoal.config import parse_config
-from shoal.config.tables.data import DataConfig, SourceConfig
-from shoal.config.tables.model import ModelConfig
+from shoal.config.tables.data import SourceConfig
 from shoal.config.tables.reward import RewardConfig
-from shoal.data import PromptSet, load_prompts
+from shoal.data import PromptSet
 from shoal.data.conversation import conversation_of
 from shoal.data.environments import environment_of
 from shoal.data.prompt_set import held_out_prompts
@@ -23,7 +22,7 @@ from shoal.errors import InvalidArgument
 from shoal.rollout import EnvironmentTask
 from shoal.v1 import environment_pb2
 from shoal.wire.prompts import environment_to_wire
-from tests.support.tiny_model import make_tokenizer
+from tests.unit.shoal.data.test_load import load
 
 NAMED = SourceConfig(path="d", environment_column="env", environment_task_column="task")
 
@@ -147,16 +146,8 @@ def written(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def loaded(path: Path, **columns: str) -> PromptSet:
-    return load_prompts(
-        [NAMED.model_copy(update={"path": str(path), **columns})],
-        model=ModelConfig(path="m"),
-        data=DataConfig(sources=[NAMED]),
-        seed=0,
-        reward=RewardConfig(),
-        known_verifiers=["math"],
-        known_environments=["counter"],
-        tokenizer=make_tokenizer(),
-    )
+    named = {"environment_column": "env", "environment_task_column": "task", **columns}
+    return load({"path": str(path), **named}, known_environments=["counter"])
 
 
 def test_columns_of_parquet_that_are_not_there_are_not_asked_for(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def load(
     reward: RewardConfig | None = None,
     model: ModelConfig | None = None,
     beside: Sequence[Prompt] = (),
+    known_environments: Sequence[str] = (),
     **data: Any,
 ) -> PromptSet:
     config = DataConfig(sources=[SourceConfig(**source) for source in sources], **data)
@@ -46,6 +47,7 @@ def load(
         seed=seed,
         reward=reward or RewardConfig(),
         known_verifiers=VERIFIERS,
+        known_environments=known_environments,
         tokenizer=tokenizer or make_tokenizer(),
         beside=beside,
     )
