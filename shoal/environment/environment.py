@@ -153,7 +153,9 @@ class Environment:
     async def listed_tools(self) -> dict[str, tuple[ToolDefinition, Callable[..., Any] | None]]:
         """Returns each tool with its function; None if `step` carries the tool out. Raises `ValueError` for a function
         whose arguments cannot be described, and for two tools with the same name."""
-        listed = await awaited(self.tools()) if callable(self.tools) else self.tools
+        listed = self.tools
+        if callable(listed):
+            listed = await awaited(listed())
         tools: dict[str, tuple[ToolDefinition, Callable[..., Any] | None]] = {}
         for item in (*marked_tools(self), *listed):
             described = item if isinstance(item, ToolDefinition) else definition(item)
@@ -185,7 +187,7 @@ async def answer_calls(turn: Turn, carry_out: Callable[[ToolCall], Awaitable[Car
         text = said.messages if isinstance(said.messages, str) else _joined(said.messages)
         messages.append(ChatMessage("tool", text, tool_call_id=call.id, name=call.name))
         rewards += [] if said.reward is None else [said.reward]
-        if is_done := said.done:
+        if is_done := bool(said.done):
             break
     return Observation(messages, sum(rewards) if rewards else None, is_done, tuple(outcomes))
 

@@ -116,7 +116,6 @@ class LocalEnvironment:
             _log.error("environment keeps its code", extra={"environment": self.config.name, "error": self.notice})
 
     async def close(self) -> None:
-        """Ends all processes."""
         for task in self._beside:
             task.cancel()
         for pool in (self._pool, *self._former):

@@ -72,7 +72,6 @@ class Session:
         return reply
 
     def take(self, reply: pb.PolicyReply) -> None:
-        """Takes the reply to a call."""
         asked = self._asked.get(reply.call_id)
         if asked is None or asked.reply.done():
             return
