@@ -5,7 +5,7 @@ from typing import Any
 from shoal.translate.open_instruct.dr_tulu import PARSER, check_dr_tulu
 from shoal.translate.open_instruct.tools import GAMES, read_tools, tool_table
 from shoal.translate.shared.draft import Draft, Origin, Source
-from shoal.translate.shared.field import Field, choice, composed, each, ignored, kept, refused
+from shoal.translate.shared.field import Field, choice, composed, ignored, kept, refused, rows
 
 _EARLIER = "an earlier form of its tools: translate the script as it is today, with tools and tool_configs"
 _PARSERS = {
@@ -24,7 +24,7 @@ _CALL_S = 1800.0
 _EPISODE_S = 4 * _CALL_S
 _COLUMN = "env_config"
 
-EPISODES: list[Field] = [
+EPISODES: list[Field] = rows(
     composed("tools", "texts", [], "environments data.sources", why="several are a toolbox", accepts=[None]),
     composed(
         "tool_call_names",
@@ -70,9 +70,9 @@ EPISODES: list[Field] = [
         False,
         "verifiers judge what the policy says in its last turn, whether or not its calls worked",
     ),
-    *each(refused("", "any", None, _EARLIER), "search_api_endpoint code_tool_api_endpoint"),
+    refused("search_api_endpoint code_tool_api_endpoint", "any", None, _EARLIER),
     refused("number_documents_to_search", "any", 3, _EARLIER),
-]
+)
 _OPTIONS = tuple(row.name for row in EPISODES if row.composed)
 
 

@@ -12,6 +12,7 @@ from shoal.translate.shared.field import (
     not_yet,
     outside,
     refused,
+    rows,
     text_list,
 )
 
@@ -24,7 +25,7 @@ _ONE_ROW = "gradients do not depend on micro-batches; the learner processes one 
 _OLMO_CORE = "an option of the OLMo-core trainer; "
 _RUNTIME = "computed, not set: `shoal config show` prints it"
 
-EXPERIMENT = [
+EXPERIMENT = rows(
     composed("exp_name", "text", "grpo", "run.name", why="in the characters that a run name may have"),
     ignored("run_name", "open-instruct replaces it by name, seed and time; Shoal makes run ids from name and time"),
     mapped("seed", "integer", 42, "run.seed"),
@@ -40,15 +41,15 @@ EXPERIMENT = [
     ignored("max_seq_length", _DEAD, aliases=["max_token_length"]),
     composed("lr_scheduler_type", "text", "linear", "learner.lr_scheduler learner.lr_min_ratio"),
     ignored("max_train_steps", _DEAD),
-    *each(
-        ignored("", _OLMO_CORE + "learner.gradient_checkpointing decides what is kept for the backward pass"),
+    ignored(
         "activation_memory_budget activation_checkpointing_mode activation_checkpointing_modules",
+        _OLMO_CORE + "learner.gradient_checkpointing decides what is kept for the backward pass",
     ),
     ignored("compile_model", _OLMO_CORE + "the learner does not compile its model"),
     mapped("fused_optimizer", "flag", True, "learner.fused_adam"),
-    *each(ignored("", _DEAD), "cp_degree cp_strategy logging_steps report_to"),
+    ignored("cp_degree cp_strategy logging_steps report_to", _DEAD),
     composed("output_dir", "text", "output/", "", why="Shoal creates the run's folder below --data-dir"),
-    *each(ignored("", _DEAD), "checkpointing_steps ephemeral_save_interval"),
+    ignored("checkpointing_steps ephemeral_save_interval", _DEAD),
     composed("keep_last_n_checkpoints", "integer", 3, "checkpoint.keep_last checkpoint.export_keep_last"),
     ignored("resume_from_checkpoint", _DEAD + "; `shoal train --resume` continues a run"),
     composed(
@@ -59,7 +60,7 @@ EXPERIMENT = [
         why="as open-instruct's code has it: true leaves biases and norms undecayed, false decays all by 0.01",
     ),
     mapped("total_episodes", "integer", 100_000, "run.total_episodes"),
-    *each(ignored("", _RUNTIME), "world_size num_training_steps"),
+    ignored("world_size num_training_steps", _RUNTIME),
     composed("local_eval_every", "integer", 100, "evaluation.every_steps", aliases=["eval_freq"]),
     composed(
         "num_evals", "integer", None, "evaluation.every_steps", why="that many evaluations, spread evenly over the run"
@@ -121,14 +122,14 @@ EXPERIMENT = [
         why="ZeRO 3 above 1, unless deepspeed_stage is given",
     ),
     ignored("fsdp_num_replicas", _OLMO_CORE + "ZeRO 3 shares the model among all ranks"),
-    *each(ignored("", "`shoal run watch` shows the same"), "enable_queue_dashboard queue_dashboard_port"),
+    ignored("enable_queue_dashboard queue_dashboard_port", "`shoal run watch` shows the same"),
     ignored("verbose", "logs are JSON lines with a level"),
     composed("checkpoint_state_freq", "integer", 200, "checkpoint.every_steps"),
     composed("checkpoint_state_dir", "text", None, "", why="checkpoints are in the run's folder"),
     composed("gs_checkpoint_state_dir", "text", None, "checkpoint.mirror"),
     composed("gs_bucket_path", "text", None, "checkpoint.mirror", why="if gs_checkpoint_state_dir is unset"),
     ignored("cache_dataset_only", "`shoal config check --deep` loads the data and exits"),
-]
+)
 
 TRACKING = [
     mapped("with_tracking", "flag", False, "tracking.wandb", lambda on: "online" if on else "disabled"),
@@ -141,7 +142,7 @@ TRACKING = [
 
 PLACEMENT = [mapped("single_gpu_mode", "flag", False, "launch.single_gpu")]
 
-EARLIER = [
+EARLIER = rows(
     composed("local_rollout_batch_size", "integer", None, "grpo.groups_per_step", why="times the number of ranks"),
     composed(
         "local_mini_batch_size",
@@ -150,23 +151,23 @@ EARLIER = [
         "grpo.num_mini_batches",
         why="local_rollout_batch_size x num_samples_per_prompt_rollout / local_mini_batch_size",
     ),
-    *each(
-        ignored("", "the earlier trainer computes it from local_rollout_batch_size and local_mini_batch_size"),
+    ignored(
         "rollout_batch_size mini_batch_size",
+        "the earlier trainer computes it from local_rollout_batch_size and local_mini_batch_size",
     ),
     ignored("local_rollout_forward_batch_size", _ONE_ROW),
     refused(
         "reward_model_multiplier", "number", 0.0, "a reward model is a verifier here, with a weight", accepts=[0.0]
     ),
     ignored("reward_model_path", "only reward_model_multiplier turns it on, and is refused above 0"),
-]
+)
 """Fields of the trainer that open-instruct had before grpo_fast.py."""
 
-OUTSIDE = [
+OUTSIDE = rows(
     outside("push_to_hub", "flag", True, _HUB),
-    *each(outside("", "any", None, _HUB), "hf_entity hf_repo_id hf_repo_revision hf_repo_url"),
+    outside("hf_entity hf_repo_id hf_repo_revision hf_repo_url", "any", None, _HUB),
     outside("try_launch_beaker_eval_jobs_on_weka", "any", False, _BEAKER),
-    *each(outside("", "any", True, _BEAKER), "try_launch_beaker_eval_jobs try_auto_save_to_beaker"),
+    outside("try_launch_beaker_eval_jobs try_auto_save_to_beaker", "any", True, _BEAKER),
     outside("oe_eval_tasks", "any", None, _BEAKER),
     outside("oe_eval_max_length", "any", 4096, _BEAKER),
     *each(outside("oe_eval_", "any", None, _BEAKER), "beaker_image gpu_multiplier"),
@@ -174,9 +175,9 @@ OUTSIDE = [
     outside("eval_workspace", "any", "ai2/tulu-3-results", _BEAKER),
     outside("beaker_eval_freq", "any", -1, _BEAKER),
     outside("send_slack_alerts", "flag", False, "the monitoring raises alerts, from the services' metrics"),
-]
+)
 
-DATA = [
+DATA = rows(
     mapped("max_prompt_token_length", "integer", 256, "data.max_prompt_tokens"),
     mapped("response_length", "integer", 256, "sampling.max_completion_tokens"),
     composed("pack_length", "integer", 512, "learner.pack_tokens"),
@@ -209,17 +210,16 @@ DATA = [
         "dataset_transform_fn",
         "texts",
         ["rlvr_tokenize_v1", "rlvr_max_length_filter_v1"],
-        [["rlvr_tokenize_v1", "rlvr_max_length_filter_v1"]],
         "prompts are templated and filtered by length; apply other transforms to the data itself",
     ),
-    *each(
-        ignored("", "Shoal reads the data directly; Hugging Face caches it"),
+    ignored(
         "dataset_cache_mode dataset_local_cache_dir dataset_config_hash dataset_config_eval_hash dataset_skip_cache",
+        "Shoal reads the data directly; Hugging Face caches it",
     ),
     composed("system_prompt_override_file", "text", None, "data.sources", why="the text of the file"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
     mapped("stop_strings", "any", [], "sampling.stop_strings", text_list),
-    accepted("stop_token", "text", None, ["eos", None], 'an earlier name: give stop_strings, "." for period'),
+    accepted("stop_token", "text", None, 'an earlier name: give stop_strings, "." for period', accepts=["eos"]),
     mapped("inflight_updates", "flag", True, "weights.inflight_updates"),
     composed("eval_response_length", "integer", None, "evaluation.max_completion_tokens"),
     composed("eval_on_step_0", "flag", False, "evaluation.on_start"),
@@ -234,10 +234,10 @@ DATA = [
         "the engine admits as many requests as its cache holds: generator.max_num_seqs",
         aliases=["vllm_inference_batch_size"],
     ),
-    accepted("allow_world_padding", "flag", False, [False], "no rank gets padding: rows are dealt out evenly"),
-]
+    accepted("allow_world_padding", "flag", False, "no rank gets padding: rows are dealt out evenly"),
+)
 
-REWARD = [
+REWARD = rows(
     composed("apply_r1_style_format_reward", "flag", False, "reward.format", aliases=["add_r1_style_format_reward"]),
     composed("r1_style_format_reward", "number", 1.0, "reward.format"),
     composed("additive_format_reward", "flag", False, "reward.format"),
@@ -274,18 +274,18 @@ REWARD = [
     not_yet(
         "apply_evolving_rubric_reward", "flag", False, "evolving rubrics", aliases=["apply_adaptive_rubric_reward"]
     ),
-    *each(
-        ignored("", _OF_EVOLVING),
+    ignored(
         "max_active_rubrics cache_evolving_rubric_data_dir cache_adaptive_rubric_data_dir save_adaptive_rubrics "
         "normalize_rubric_scores use_rubric_buffer use_static_rubrics_as_persistent_rubrics",
+        _OF_EVOLVING,
     ),
     ignored("code_api_url", "programs run in the sandbox of the reward service"),
     composed("code_max_execution_time", "number", 1.0, "reward.verifiers reward.timeout_s"),
     composed("code_pass_rate_reward_threshold", "number", 0.0, "reward.verifiers"),
     composed("code_apply_perf_penalty", "flag", False, "reward.verifiers"),
-]
+)
 
-ENGINE_AND_MODEL = [
+ENGINE_AND_MODEL = rows(
     mapped("vllm_num_engines", "integer", 1, "launch.num_generators"),
     mapped("vllm_tensor_parallel_size", "integer", 1, "generator.tensor_parallel_size"),
     mapped("vllm_enforce_eager", "flag", False, "generator.enforce_eager"),
@@ -325,44 +325,38 @@ ENGINE_AND_MODEL = [
         lambda _: True,
         why="open-instruct always does",
     ),
-    *each(
-        ignored("", _DEAD + ": its GRPO trains all weights; learner.lora is Shoal's own way"),
+    ignored(
         "use_peft lora_r lora_alpha lora_dropout lora_target_modules lora_modules_to_save lora_task_type load_in_8bit "
         "load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant",
+        _DEAD + ": its GRPO trains all weights; learner.lora is Shoal's own way",
     ),
     composed("tokenizer_name_or_path", "text", None, "model.tokenizer", aliases=["tokenizer_name"]),
     refused(
         "tokenizer_revision", "text", None, "the tokenizer is read at the model's revision", accepts=["main", None]
     ),
     composed("trust_remote_code", "flag", False, "model.trust_remote_code"),
-    accepted("use_fast", "flag", True, [True], "tokenizers are always the fast ones"),
+    accepted("use_fast", "flag", True, "tokenizers are always the fast ones"),
     ignored("use_slow_tokenizer", _DEAD),
     composed("chat_template_name", "text", None, "model.chat_template", why="by its name in Shoal, if it has one"),
     composed("add_bos", "flag", False, "model.chat_template", why="the text of the template, after {{ bos_token }}"),
-    accepted(
-        "get_tokenizer_fn",
-        "text",
-        "get_tokenizer_tulu_v2_2",
-        ["get_tokenizer_tulu_v2_2"],
-        "the tokenizer is used as its files define it",
-    ),
+    accepted("get_tokenizer_fn", "text", "get_tokenizer_tulu_v2_2", "the tokenizer is used as its files define it"),
     ignored("tokenizer_files_hash", _RUNTIME),
     composed("ground_truths_key", "text", "ground_truth", "data.sources"),
     composed("sft_messages_key", "text", "messages", "data.sources"),
-]
+)
 
-LATER = [
-    *each(not_yet("", "flag", False, "distillation"), "opd_enabled opd_pure"),
+LATER = rows(
+    not_yet("opd_enabled opd_pure", "flag", False, "distillation"),
     not_yet("opd_teacher_model_name_or_path", "text", None, "distillation"),
-    *each(
-        ignored("", "an option of distillation, which is refused"),
+    ignored(
         "opd_loss_mode opd_topk opd_loss_coef opd_kl_coef opd_use_task_rewards opd_teacher_model_revision "
         "opd_teacher_num_engines opd_teacher_tensor_parallel_size opd_teacher_gpu_memory_utilization opd_teacher_dtype "
         "opd_teacher_enforce_eager opd_teacher_enable_prefix_caching opd_teacher_prompt_mode",
+        "an option of distillation, which is refused",
     ),
     outside("clean_checkpoints_at_end", "flag", False, "Shoal keeps the last checkpoints: checkpoint.keep_last"),
     ignored("update_progress_every", "`shoal run watch` shows every step"),
     refused("use_value_model", "flag", False, "GRPO needs no value model, and Shoal trains none"),
     ignored("vllm_gdn_prefill_backend", "the engine chooses its own kernels"),
-]
+)
 """Fields on open-instruct's branches."""

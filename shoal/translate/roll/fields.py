@@ -1,6 +1,6 @@
 """ROLL's settings of the algorithm, one row each."""
 
-from shoal.translate.shared.field import Field, Kind, composed, each, ignored, kept, mapped, refused
+from shoal.translate.shared.field import AGGREGATION, Field, Kind, composed, each, ignored, mapped, refused, rows
 
 _CRITIC = "GRPO has no critic"
 _OLDER = "an older switch, which ROLL does not read any more: "
@@ -21,13 +21,13 @@ _FILTERS = (("ratio", 0.8, 1.2), ("diff", -0.2, 0.2), ("ratio_seq", 0.8, 1.2), (
 OLDER_FILTERS = tuple(name for name, _, _ in _FILTERS)
 """The older fields train_infer_NAME_mask, each with its two thresholds."""
 
-PIPELINE: list[Field] = [
+PIPELINE: list[Field] = rows(
     composed("pretrain", "text", None, "model.path"),
     ignored("reward_pretrain", "verifiers score; a reward model is loaded only if reward.model names one"),
     mapped("rollout_batch_size", "integer", 128, "grpo.groups_per_step"),
     mapped("num_return_sequences_in_group", "integer", 1, "grpo.group_size"),
     mapped("prompt_length", "integer", 1024, "data.max_prompt_tokens"),
-    *each(composed("", "integer", None, "sampling.max_completion_tokens"), "response_length sequence_length"),
+    composed("response_length sequence_length", "integer", None, "sampling.max_completion_tokens"),
     composed("adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
     mapped("ppo_epochs", "integer", 1, "grpo.num_epochs"),
     composed("use_kl_loss", "flag", False, "kl.coef kl.place"),
@@ -42,7 +42,7 @@ PIPELINE: list[Field] = [
         "text",
         "seq-mean-token-mean",
         "loss.aggregation",
-        kept("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
+        AGGREGATION,
         why="seq-mean-token-sum-norm also divides by the batch, which ROLL omits",
     ),
     mapped("whiten_advantages", "flag", False, "advantage.whiten"),
@@ -58,7 +58,7 @@ PIPELINE: list[Field] = [
         "whiten_rewards", "flag", False, "rewards are not whitened per token; whiten_advantages whitens the advantages"
     ),
     mapped("gamma", "number", 1.0, "advantage.discount"),
-    *each(ignored("", _CRITIC), "lambd value_clip critic_warmup critic_epochs critic.* critic"),
+    ignored("lambd value_clip critic_warmup critic_epochs critic.* critic", _CRITIC),
     composed("pg_clip", "number", 0.2, "loss.clip_low loss.clip_high loss.dual_clip"),
     composed("use_pg_clip_range", "flag", False, "loss.clip_low loss.clip_high"),
     composed("pg_clip_low", "number", 0.2, "loss.clip_low"),
@@ -107,10 +107,7 @@ PIPELINE: list[Field] = [
         "max_grad_norm", "number", 1.0, "learner.max_grad_norm", aliases=["actor_train.training_args.max_grad_norm"]
     ),
     refused("l2", "number", 0.0, "the loss has no penalty of the weights' norm; learner.weight_decay decays them"),
-    *each(
-        refused("", "flag", False, _OLDER + "give norm_mean_type and norm_std_type"),
-        "use_reward_scaling use_reward_norm",
-    ),
+    refused("use_reward_scaling use_reward_norm", "flag", False, _OLDER + "give norm_mean_type and norm_std_type"),
     refused("add_len_reward", "flag", False, _OLDER + "see reward.length"),
     ignored(
         "enable_reference",
@@ -139,4 +136,4 @@ PIPELINE: list[Field] = [
     *(composed(f"train_infer_{name}_mask", "flag", False, "correction.filters") for name in OLDER_FILTERS),
     *(composed(f"train_infer_{name}_threshold_low", "number", low, "correction.filters") for name, low, _ in _FILTERS),
     *(composed(f"train_infer_{name}_threshold_high", "number", end, "correction.filters") for name, _, end in _FILTERS),
-]
+)

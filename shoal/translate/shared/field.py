@@ -111,9 +111,9 @@ def ignored(name: str, why: str, *, aliases: Sequence[str] = ()) -> Field:
     return Field(name, "any", None, Fate.IGNORED, why=why, aliases=tuple(aliases))
 
 
-def accepted(name: str, kind: Kind, default: Any, accepts: Sequence[Any], why: str) -> Field:
-    """Returns a row of which only some values match Shoal's behavior."""
-    return Field(name, kind, default, Fate.ACCEPTED, accepts=tuple(accepts), why=why)
+def accepted(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = ()) -> Field:
+    """Returns a row of which only the default and the accepted values match Shoal's behavior."""
+    return Field(name, kind, default, Fate.ACCEPTED, accepts=(*accepts, default), why=why)
 
 
 def outside(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = (None, False)) -> Field:
@@ -153,6 +153,11 @@ def not_yet(
     """Returns a row for a feature that is not yet available, by its key in `NOT_YET`."""
     assert feature in NOT_YET, feature
     return Field(name, kind, default, Fate.NOT_YET, accepts=(*accepts, default), why=feature, aliases=tuple(aliases))
+
+
+def rows(*described: Field) -> list[Field]:
+    """Returns the rows of a table. A row with several names, which spaces separate, becomes a row for each name."""
+    return [replace(row, name=name) for row in described for name in row.name.split()]
 
 
 def each(row: Field, names: str) -> list[Field]:
@@ -241,3 +246,7 @@ def choice(options: dict[Any, Any]) -> Callable[[Any], Any]:
         return options[value]
 
     return convert
+
+
+AGGREGATION = kept("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+"""The conversion of verl's and ROLL's `loss_agg_mode`."""

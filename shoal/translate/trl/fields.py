@@ -8,12 +8,12 @@ from shoal.translate.shared.field import (
     Unfit,
     accepted,
     composed,
-    each,
     ignored,
     mapped,
     not_yet,
     outside,
     refused,
+    rows,
     text_list,
 )
 
@@ -43,13 +43,13 @@ def _stop_strings(kwargs: Any) -> list[str]:
     return text_list((kwargs or {}).get("stop"))
 
 
-GRPO: list[Field] = [
+GRPO: list[Field] = rows(
     composed("model_init_kwargs", "table", None, "learner.attention", why="its attn_implementation and revision"),
     composed(
         "trust_remote_code", "flag", False, "model.trust_remote_code", aliases=["from_pretrained.trust_remote_code"]
     ),
     not_yet("router_aux_loss_coef", "number", None, "mixture of experts", accepts=[None, 0.0]),
-    accepted("disable_dropout", "flag", False, [True, False], ""),
+    accepted("disable_dropout", "flag", False, "", accepts=[True]),
     ignored("cast_lm_head_to_fp32", "log-probabilities are taken from float32 logits"),
     mapped("num_generations", "integer", 8, "grpo.group_size"),
     ignored("num_generations_eval", EVALUATION),
@@ -75,20 +75,22 @@ GRPO: list[Field] = [
         why="only `stop`; the other settings have fields of their own",
     ),
     mapped("chat_template_kwargs", "table", None, "model.chat_template_kwargs", lambda value: value or None),
-    *each(
-        ignored("", TRANSFORMERS),
+    ignored(
         "cache_implementation use_transformers_continuous_batching use_transformers_paged "
         "transformers_continuous_batching_config use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode "
         "vllm_enable_prefix_caching",
+        TRANSFORMERS,
     ),
-    *each(
-        refused("", "text", None, "constrained sampling does not follow the policy's distribution"),
+    refused(
         "vllm_structured_outputs_regex vllm_guided_decoding_regex",
+        "text",
+        None,
+        "constrained sampling does not follow the policy's distribution",
     ),
-    *each(
-        ignored("", _SERVER),
+    ignored(
         "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port "
         "remote_gen_model_url",
+        _SERVER,
     ),
     mapped("vllm_gpu_memory_utilization", "number", 0.3, "generator.gpu_memory_utilization"),
     composed(
@@ -110,9 +112,9 @@ GRPO: list[Field] = [
     mapped("top_entropy_quantile", "number", 1.0, "loss.top_entropy_share"),
     mapped("entropy_coef", "number", 0.0, "loss.entropy_coef"),
     refused("use_adaptive_entropy", "flag", False, "the weight of the entropy is fixed: loss.entropy_coef"),
-    *each(
-        ignored("", "it adapts the weight of the entropy, which is fixed here"),
+    ignored(
         "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+        "it adapts the weight of the entropy, which is fixed here",
     ),
     composed("sapo_temperature_neg", "number", 1.05, "loss.sapo_tau_negative"),
     composed("sapo_temperature_pos", "number", 1.0, "loss.sapo_tau_positive"),
@@ -141,12 +143,12 @@ GRPO: list[Field] = [
     mapped("max_tool_calling_iterations", "integer", None, "episodes.max_turns"),
     composed("log_completions", "flag", False, "tracking.completions_every_steps"),
     composed("num_completions_to_print", "integer", None, "tracking.num_completions"),
-    *each(ignored("", _LOGS), "log_multimodal log_unique_prompts wandb_log_unique_prompts"),
+    ignored("log_multimodal log_unique_prompts wandb_log_unique_prompts", _LOGS),
     outside("log_completions_hub_repo", "text", None, _HUB),
-    *each(ignored("", HOW), "use_liger_kernel use_liger_loss"),
-]
+    ignored("use_liger_kernel use_liger_loss", HOW),
+)
 
-TRAINING: list[Field] = [
+TRAINING: list[Field] = rows(
     composed("report_to", "texts", None, "tracking.wandb tracking.tensorboard tracking.trackio"),
     composed("output_dir", "text", None, "run.name", why="the last part of the path, if run_name is not given"),
     composed("run_name", "text", None, "run.name"),
@@ -188,21 +190,20 @@ TRAINING: list[Field] = [
     refused("optim_args", "any", None, "AdamW's settings have fields of their own"),
     refused("optim_target_modules", "any", None, "one optimizer trains all weights"),
     refused("neftune_noise_alpha", "number", None, "noise would make the learner's policy differ from the engine's"),
-    *each(
-        ignored("", EVALUATION),
+    ignored(
         "do_eval bf16_full_eval fp16_full_eval prediction_loss_only eval_do_concat_batches eval_use_gather_object "
         "include_for_metrics batch_eval_metrics greater_is_better eval_strategy evaluation_strategy eval_steps "
         "eval_delay eval_on_start eval_accumulation_steps per_device_eval_batch_size load_best_model_at_end "
         "metric_for_best_model",
+        EVALUATION,
     ),
-    *each(
-        ignored("", _LOGS),
+    ignored(
         "logging_dir logging_strategy logging_first_step logging_nan_inf_filter log_level log_level_replica "
         "trackio_bucket_id trackio_static_space_id project trackio_space_id disable_tqdm include_tokens_per_second "
         "include_num_input_tokens_seen",
+        _LOGS,
     ),
-    *each(
-        ignored("", HOW),
+    ignored(
         "do_train do_predict log_on_each_node save_on_each_node enable_jit_checkpoint accelerator_config "
         "restore_callback_states_from_checkpoint dataloader_multiprocessing_context dataloader_in_order "
         "train_sampling_strategy group_by_length length_column_name ddp_bucket_cap_mb ddp_broadcast_buffers "
@@ -211,10 +212,13 @@ TRAINING: list[Field] = [
         "dataloader_drop_last dataloader_prefetch_factor dataloader_persistent_workers torch_compile "
         "torch_empty_cache_steps ddp_find_unused_parameters ddp_timeout full_determinism use_cpu overwrite_output_dir "
         "resume_from_checkpoint ignore_data_skip average_tokens_across_devices",
+        HOW,
     ),
-    *each(
-        outside("", "any", None, _HUB),
+    outside(
         "push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision "
         "hub_model_revision overwrite_hub_revision push_to_hub_revision callbacks benchmarks",
+        "any",
+        None,
+        _HUB,
     ),
-]
+)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.field import Field, accepted, composed, each, ignored, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, composed, each, ignored, not_yet, refused, rows
 from shoal.translate.shared.setters import set_lora
 
 _CALL = "LoraConfig"
@@ -12,7 +12,7 @@ _INITIAL = "an adapter's first matrix is random, and its second is 0, as by peft
 _LINEAR = "adapters are those of LoRA on linear layers, and nothing else is trained"
 _TO = "learner.lora"
 
-LORA: list[Field] = [
+LORA: list[Field] = rows(
     composed("GRPOTrainer.peft_config", "texts", None, _TO, why="a LoraConfig in the same file"),
     composed("use_peft", "flag", False, _TO),
     composed("lora_r", "integer", 16, _TO),
@@ -40,7 +40,7 @@ LORA: list[Field] = [
     ),
     ignored(f"{_BITS}.bnb_4bit_compute_dtype", "learner.compute_dtype decides it"),
     refused(f"{_BITS}.*", "any", None, "no such option of 4-bit models here"),
-    *each(refused("", "any", None, _LINEAR), "lora_target_parameters lora_modules_to_save use_dora"),
+    refused("lora_target_parameters lora_modules_to_save use_dora", "any", None, _LINEAR),
     *each(
         refused(f"{_CALL}.", "any", None, _LINEAR),
         "modules_to_save use_dora target_parameters layers_to_transform rank_pattern alpha_pattern exclude_modules "
@@ -51,12 +51,12 @@ LORA: list[Field] = [
     composed(f"{_CALL}.lora_dropout", "number", 0.0, _TO),
     composed(f"{_CALL}.target_modules", "texts", None, _TO),
     composed(f"{_CALL}.use_rslora", "flag", False, _TO),
-    accepted(f"{_CALL}.bias", "any", "none", ["none", None], "biases stay frozen"),
-    accepted(f"{_CALL}.init_lora_weights", "any", True, [True, None, "gaussian"], _INITIAL),
+    accepted(f"{_CALL}.bias", "any", "none", "biases stay frozen", accepts=[None]),
+    accepted(f"{_CALL}.init_lora_weights", "any", True, _INITIAL, accepts=[None, "gaussian"]),
     *(ignored(name, "the task is causal language modeling") for name in ("lora_task_type", f"{_CALL}.task_type")),
     ignored(f"{_CALL}.inference_mode", "adapters are trained"),
     refused(f"{_CALL}.*", "any", None, "no such option of LoRA here"),
-]
+)
 
 
 def _quantization(source: Source, draft: Draft) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.field import Field, Unfit, composed, each, ignored
+from shoal.translate.shared.field import Field, Unfit, composed, ignored, rows
 from shoal.translate.trl.versions import MAY
 
 ACCURACY = "math"
@@ -17,11 +17,11 @@ COSINE = {
 }
 """Fields of `reward.cosine`, by the parameters of open-r1's cosine rewards."""
 _CODE = "a setting of open-r1's rewards for programs, which are refused"
-FIELDS: list[Field] = [
-    *each(
-        ignored("", _CODE),
+FIELDS: list[Field] = rows(
+    ignored(
         "code_eval_test_batch_size code_eval_scoring_mode parallel_code_exec_per_proc code_provider ioi_provider "
         "e2b_router_url morph_router_url",
+        _CODE,
     ),
     composed("code_language", "text", "python", "reward.format", why="of open-r1's code_format"),
     composed("cosine_min_value_wrong", "number", 0.0, "reward.cosine", why="of open-r1's cosine"),
@@ -33,7 +33,7 @@ FIELDS: list[Field] = [
     composed("soft_punish_cache", "integer", 4096, "reward.overlong", why="of open-r1's soft_overlong_punishment"),
     composed("repetition_n_grams", "integer", 3, "reward.repetition", why="of open-r1's repetition_penalty"),
     composed("repetition_max_penalty", "number", -1.0, "reward.repetition", why="of open-r1's repetition_penalty"),
-]
+)
 """Fields of open-r1's reward functions."""
 
 _ITS_OWN = (

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shoal.translate.shared.field import Field, accepted, composed, each, ignored, mapped, not_yet, refused
+from shoal.translate.shared.field import Field, accepted, composed, each, ignored, mapped, not_yet, refused, rows
 from shoal.translate.trl import TRL
 
 _MEMORY = "a way to save memory on one GPU; here learner.logits_chunk_tokens splits the logits"
@@ -24,11 +24,8 @@ _DEFAULTS = {
     "beta": None,
 }
 
-_ADDED: list[Field] = [
-    *each(
-        ignored("", _MEMORY),
-        "unsloth_num_chunks unsloth_logit_chunk_multiplier unsloth_grpo_mini_batch offload_embedding",
-    ),
+_ADDED: list[Field] = rows(
+    ignored("unsloth_num_chunks unsloth_logit_chunk_multiplier unsloth_grpo_mini_batch offload_embedding", _MEMORY),
     composed("vllm_sampling_params", "table", None, "sampling.stop_strings sampling.temperature"),
     composed("max_seq_length", "integer", None, "generator.max_model_len", aliases=["from_pretrained.max_seq_length"]),
     mapped(
@@ -61,10 +58,10 @@ _ADDED: list[Field] = [
     composed("get_peft_model.lora_dropout", "number", 0.0, "learner.lora"),
     composed("get_peft_model.target_modules", "texts", None, "learner.lora"),
     composed("get_peft_model.use_rslora", "flag", False, "learner.lora"),
-    accepted("get_peft_model.bias", "any", "none", ["none", None], "biases stay frozen"),
+    accepted("get_peft_model.bias", "any", "none", "biases stay frozen", accepts=[None]),
     not_yet("get_peft_model.finetune_vision_layers", "flag", False, "vision"),
     *each(
-        accepted("get_peft_model.", "flag", True, [True], "learner.lora.target_modules names the layers"),
+        accepted("get_peft_model.", "flag", True, "learner.lora.target_modules names the layers"),
         "finetune_language_layers finetune_attention_modules finetune_mlp_modules",
     ),
     *each(
@@ -76,9 +73,9 @@ _ADDED: list[Field] = [
         "loftq_config modules_to_save layers_to_transform",
     ),
     refused("get_peft_model.*", "any", None, "no such option of LoRA here"),
-    accepted("fast_inference", "flag", None, [True, False, None], "completions are always sampled by vLLM"),
+    accepted("fast_inference", "flag", None, "completions are always sampled by vLLM", accepts=[True, False]),
     ignored("from_pretrained.fast_inference", "completions are always sampled by vLLM"),
-]
+)
 
 FIELDS: tuple[Field, ...] = (
     *(

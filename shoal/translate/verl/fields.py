@@ -3,6 +3,7 @@
 from typing import Any
 
 from shoal.translate.shared.field import (
+    AGGREGATION,
     Fate,
     Field,
     Kind,
@@ -11,10 +12,10 @@ from shoal.translate.shared.field import (
     composed,
     each,
     ignored,
-    kept,
     mapped,
     played,
     refused,
+    rows,
 )
 from shoal.translate.verl.names import ACTOR, MODEL, OPTIM, ROLLOUT
 
@@ -42,7 +43,7 @@ _CUSTOM: tuple[tuple[str, Kind, Any, str], ...] = (
     ("reward_kwargs", "table", None, "reward.custom"),
 )
 
-FIELDS: list[Field] = [
+FIELDS: list[Field] = rows(
     composed("data.train_files", "texts", None, "data.sources"),
     composed("data.val_files", "texts", None, "evaluation.sources"),
     composed("data.val_max_samples", "integer", -1, "evaluation.num_prompts"),
@@ -122,13 +123,7 @@ FIELDS: list[Field] = [
     composed(f"{ACTOR}.clip_ratio_low", "number", 0.2, "loss.clip_low"),
     composed(f"{ACTOR}.clip_ratio_high", "number", 0.2, "loss.clip_high"),
     composed(f"{ACTOR}.clip_ratio_c", "number", 3.0, "loss.dual_clip loss.dppo_ratio_cap"),
-    mapped(
-        f"{ACTOR}.loss_agg_mode",
-        "text",
-        "token-mean",
-        "loss.aggregation",
-        kept("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
-    ),
+    mapped(f"{ACTOR}.loss_agg_mode", "text", "token-mean", "loss.aggregation", AGGREGATION),
     refused(
         f"{ACTOR}.use_token_level_loss",
         "flag",
@@ -149,11 +144,7 @@ FIELDS: list[Field] = [
     composed(f"{ACTOR}.kl_loss_type", "text", "low_var_kl", "kl.estimator kl.gradient"),
     mapped(f"{ACTOR}.ppo_epochs", "integer", 1, "grpo.num_epochs"),
     accepted(
-        f"{ACTOR}.shuffle",
-        "flag",
-        False,
-        [False],
-        "mini-batches are whole groups, in the order in which they were issued",
+        f"{ACTOR}.shuffle", "flag", False, "mini-batches are whole groups, in the order in which they were issued"
     ),
     mapped(
         f"{ACTOR}.ulysses_sequence_parallel_size",
@@ -194,8 +185,8 @@ FIELDS: list[Field] = [
     mapped(f"{ROLLOUT}.top_p", "number", 1.0, "sampling.top_p"),
     mapped(f"{ROLLOUT}.top_k", "integer", -1, "sampling.top_k", lambda value: max(0, value or 0)),
     ignored(f"{ROLLOUT}.name", "the engine is vLLM; [generator] has its settings"),
-    accepted(f"{ROLLOUT}.do_sample", "flag", True, [True], "completions are sampled"),
-    accepted(f"{ROLLOUT}.ignore_eos", "flag", False, [False], "completions end at their end-of-sequence token"),
+    accepted(f"{ROLLOUT}.do_sample", "flag", True, "completions are sampled"),
+    accepted(f"{ROLLOUT}.ignore_eos", "flag", False, "completions end at their end-of-sequence token"),
     mapped(f"{ROLLOUT}.tensor_model_parallel_size", "integer", 2, "generator.tensor_parallel_size"),
     mapped(f"{ROLLOUT}.pipeline_model_parallel_size", "integer", 1, "generator.pipeline_parallel_size"),
     mapped(f"{ROLLOUT}.gpu_memory_utilization", "number", 0.5, "generator.gpu_memory_utilization"),
@@ -240,14 +231,14 @@ FIELDS: list[Field] = [
     ),
     *each(ignored("trainer.", "Shoal creates the run's folder below --data-dir"), "default_local_dir default_hdfs_dir"),
     *each(ignored("trainer.", "`shoal train --resume` continues a run"), "resume_mode resume_from_path"),
-    accepted("trainer.critic_warmup", "integer", 0, [0, 1], "the policy is updated from the first step"),
+    accepted("trainer.critic_warmup", "integer", 0, "the policy is updated from the first step", accepts=[1]),
     ignored("trainer.balance_batch", "rows are always balanced over the ranks"),
     ignored("trainer.device", "each service finds its own device"),
     ignored("trainer.use_legacy_worker_impl", "a detail of verl's workers"),
     mapped("trainer.max_actor_ckpt_to_keep", "integer", None, "checkpoint.keep_last"),
     ignored("trainer.max_critic_ckpt_to_keep", _CRITIC),
     ignored("critic.*", _CRITIC),
-    *each(ignored("", "Shoal does not use Ray"), "ray_kwargs.* ray_init.*"),
+    ignored("ray_kwargs.* ray_init.*", "Shoal does not use Ray"),
     ignored("hydra.*", "the configuration is one file"),
     composed("reward_model.enable", "flag", False, "reward.model", aliases=["reward.reward_model.enable"]),
     composed("reward_model.model.path", "text", None, "reward.model", aliases=["reward.reward_model.model_path"]),
@@ -266,4 +257,4 @@ FIELDS: list[Field] = [
         composed(f"custom_reward_function.{name}", kind, default, to, aliases=[f"reward.custom_reward_function.{name}"])
         for name, kind, default, to in _CUSTOM
     ),
-]
+)

@@ -12,6 +12,7 @@ from shoal.translate.shared.field import (
     not_yet,
     played,
     refused,
+    rows,
 )
 from shoal.translate.verl.names import ACTOR, MODEL, OPTIM, REFERENCE, ROLLOUT
 
@@ -28,7 +29,7 @@ _LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random a
 
 _NEW_ADAPTERS = "adapters begin at 0: merge this one into the model first"
 
-UNSUPPORTED: list[Field] = [
+UNSUPPORTED: list[Field] = rows(
     # Data
     refused("data.train_max_samples", "integer", -1, "set count of a source in data.sources", accepts=[-1, None]),
     *each(
@@ -47,7 +48,7 @@ UNSUPPORTED: list[Field] = [
     refused(f"{MODEL}.hf_config_path", "text", None, "Shoal uses the model's own config.json"),
     refused(f"{MODEL}.external_lib", "text", None, "Shoal does not run external code"),
     *each(
-        accepted(f"{MODEL}.override_config.", "number", None, [0.0, None], "the model is trained without dropout"),
+        accepted(f"{MODEL}.override_config.", "number", None, "the model is trained without dropout", accepts=[0.0]),
         "attention_dropout embd_pdrop resid_pdrop",
     ),
     mapped(
@@ -75,7 +76,7 @@ UNSUPPORTED: list[Field] = [
     composed(f"{MODEL}.exclude_modules", "any", None, "learner.lora"),
     refused(f"{MODEL}.lora_adapter_path", "text", None, _NEW_ADAPTERS),
     ignored(f"{MODEL}.lora.merge", "adapters are merged into the weights that generators get"),
-    accepted(f"{MODEL}.lora.type", "text", "lora", ["lora", "canonical_lora"], "adapters are those of LoRA"),
+    accepted(f"{MODEL}.lora.type", "text", "lora", "adapters are those of LoRA", accepts=["canonical_lora"]),
     composed(f"{MODEL}.lora.rank", "integer", 0, "learner.lora"),
     composed(f"{MODEL}.lora.alpha", "integer", 32, "learner.lora"),
     composed(f"{MODEL}.lora.dropout", "number", 0.0, "learner.lora"),
@@ -111,27 +112,25 @@ UNSUPPORTED: list[Field] = [
         "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta",
     ),
     *each(
-        accepted(f"{OPTIM}.", "text", "AdamW", ["AdamW", "adamw", "adam"], "the optimizer is AdamW"), "optimizer name"
+        accepted(f"{OPTIM}.", "text", "AdamW", "the optimizer is AdamW", accepts=["adamw", "adam"]), "optimizer name"
     ),
     ignored(f"{OPTIM}.optimizer_impl", "AdamW comes from DeepSpeed or torch: learner.fused_adam"),
     ignored(f"{OPTIM}.zero_indexed_step", "the schedule begins at 0"),
     # The optimizers of Megatron, veOmni and torchtitan
     mapped(f"{OPTIM}.eps", "number", 1e-8, "learner.adam_eps"),
-    accepted(f"{OPTIM}.lr_decay_style", "text", "constant", ["constant"], _NOT_CONSTANT),
+    accepted(f"{OPTIM}.lr_decay_style", "text", "constant", _NOT_CONSTANT),
     *each(
-        accepted(f"{OPTIM}.", "number", 0.0, [0.0, None], _NOT_CONSTANT),
+        accepted(f"{OPTIM}.", "number", 0.0, _NOT_CONSTANT, accepts=[None]),
         "min_lr lr_min lr_start lr_warmup_init min_lr_factor",
     ),
     *each(
         ignored(f"{OPTIM}.", "an option of other schedules than the constant one"),
         "lr_decay_steps lr_decay_ratio lr_wsd_decay_style lr_wsd_decay_steps decay_type",
     ),
-    accepted(
-        f"{OPTIM}.weight_decay_incr_style", "text", "constant", ["constant"], "learner.weight_decay stays the same"
-    ),
+    accepted(f"{OPTIM}.weight_decay_incr_style", "text", "constant", "learner.weight_decay stays the same"),
     ignored(f"{OPTIM}.use_checkpoint_opt_param_scheduler", "a resume follows the schedule of its configuration"),
     *each(
-        accepted(f"{OPTIM}.", "text", "fp32", ["fp32", None], _STATES),
+        accepted(f"{OPTIM}.", "text", "fp32", _STATES, accepts=[None]),
         "main_grads_dtype exp_avg_dtype exp_avg_sq_dtype",
     ),
     *each(
@@ -184,10 +183,9 @@ UNSUPPORTED: list[Field] = [
         f"{ROLLOUT}.logprobs_mode",
         "text",
         "processed_logprobs",
-        ["processed_logprobs"],
         "the engine reports log-probabilities after the temperature",
     ),
-    accepted(f"{ROLLOUT}.over_sample_rate", "number", 0.0, [0.0], "no prompt is dropped because others finished first"),
+    accepted(f"{ROLLOUT}.over_sample_rate", "number", 0.0, "no prompt is dropped because others finished first"),
     not_yet(f"{ROLLOUT}.enable_rollout_routing_replay", "flag", False, "mixture of experts"),
     *each(not_yet(f"{ROLLOUT}.", "text", None, "FP8 rollout"), "quantization quantization_config_file"),
     not_yet(f"{ROLLOUT}.mtp.enable", "flag", False, "multi-token prediction"),
@@ -214,7 +212,6 @@ UNSUPPORTED: list[Field] = [
         "algorithm.rollout_correction.loss_type",
         "text",
         "ppo_clip",
-        ["ppo_clip"],
         "with bypass_mode the loss is the clipped ratio to the engine's probabilities",
     ),
     *each(
@@ -247,7 +244,7 @@ UNSUPPORTED: list[Field] = [
     refused("trainer.v1.sampler.custom_sampler.path", "text", None, "data.shuffle and run.seed decide the order"),
     not_yet("distillation.enabled", "flag", False, "distillation"),
     ignored("distillation.*", _OFF),
-    *each(ignored("", _SHOWS), "global_profiler.* skip.*"),
+    ignored("global_profiler.* skip.*", _SHOWS),
     ignored("transfer_queue.*", _PROCESSES),
     # The experimental asynchronous trainers
     composed("program", "text", "main_ppo", "grpo.max_staleness", why="the module that a script starts"),
@@ -264,30 +261,24 @@ UNSUPPORTED: list[Field] = [
     ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
     ignored("reward.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
     ignored("reward_model.overlong_buffer.log", "the metrics always include reward/overlong"),
-    *each(
-        ignored("", "the reward service has its own workers"),
+    ignored(
         "reward.num_workers reward_model.num_workers reward_model.launch_reward_fn_async reward_model.use_reward_loop "
         "reward_model.strategy reward_model.reward_loop_source reward_model.reward_loop_module_path "
         "reward_model.reward_loop_class_name",
+        "the reward service has its own workers",
     ),
-    accepted(
-        "reward.reward_manager.source",
-        "text",
-        "register",
-        ["register"],
-        "a custom reward manager is a custom verifier here",
-    ),
+    accepted("reward.reward_manager.source", "text", "register", "a custom reward manager is a custom verifier here"),
     ignored("reward.reward_manager.module.*", _OFF),
     *(
         ignored(f"{prefix}sandbox_fusion.*", "programs run in the sandbox of the reward service")
         for prefix in ("", "reward.", "reward_model.")
     ),
-    *each(
-        ignored("", "reward.model has the settings of the reward model"),
+    ignored(
         "reward.reward_model.* reward_model.model.* reward_model.rollout.* reward_model.megatron.* "
         "reward_model.profiler.* reward_model.micro_batch_size reward_model.micro_batch_size_per_gpu "
         "reward_model.max_length reward_model.use_dynamic_bsz reward_model.forward_max_token_len_per_gpu "
         "reward_model.ulysses_sequence_parallel_size reward_model.enable_resource_pool reward_model.n_gpus_per_node "
         "reward_model.nnodes",
+        "reward.model has the settings of the reward model",
     ),
-]
+)
