@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.setters import data_table
 
 _EVALUATION = (
     "dataset_mixer_eval_list_splits",
@@ -28,8 +29,7 @@ def num_steps(source: Source, draft: Draft) -> int:
 
 
 def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[str, Any]:
-    """Sets the sources of the training prompts. Returns their common settings, including `played`, which are the
-    settings of the sources' environment."""
+    """Sets the sources of the training prompts. Returns their common settings, with their environment `played`."""
     common: dict[str, Any] = dict(played)
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
@@ -50,10 +50,8 @@ def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[s
 
 
 def _system_prompt(name: str, source: Source, draft: Draft) -> str | None:
-    """Returns the text of a file, named relative to the current folder or to the root of the checkout. Refuses a
-    missing file."""
-    folders = [Path(), *([source.checkout.folder] if source.checkout else [])]
-    for folder in folders:
+    """Returns the text of a file in the current folder or in the checkout. Refuses a missing file."""
+    for folder in [Path(), *([source.checkout.folder] if source.checkout else [])]:
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8").strip()  # As open-instruct reads it.
     reason = "no such file here: give --checkout DIR, a clone of open-instruct, if it is one of its files"
@@ -74,28 +72,21 @@ def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: 
         return []
     tables = []
     for index, (data, amount) in enumerate(pairs):
-        is_file = data.endswith((".jsonl", ".parquet"))
-        table: dict[str, Any] = {"path": data} if is_file else {"dataset": data}
-        split = splits[index if len(splits) > 1 else 0]
-        if split != "train" and not is_file:
+        table, split = data_table(data), splits[index if len(splits) > 1 else 0]
+        if split != "train" and "dataset" in table:
             table["split"] = split
         try:
-            table |= {"fraction": float(amount)} if "." in amount else {"count": int(amount)}
+            share = {"fraction": float(amount)} if "." in amount else {"count": int(amount)}
         except ValueError:
             reason = "the amount must be a number: a share with a decimal point, or a count without one"
             draft.refuse(name, f"{data} {amount}", reason)
             return []
-        if table.get("fraction") == 1.0:
-            del table["fraction"]
-        tables.append(table | common)
+        tables.append(table | ({} if share == {"fraction": 1.0} else share) | common)
     return tables
 
 
 def compose_evaluation(source: Source, draft: Draft, common: dict[str, Any]) -> None:
-    """Sets the questions of the evaluation, and how the questions are asked.
-
-    `common` has the settings of the training prompts, since open-instruct asks and scores both in the same way.
-    """
+    """Sets the questions of the evaluation, which have the settings `common` of the training prompts."""
     tables = _sources(source, draft, "dataset_mixer_eval_list", "dataset_mixer_eval_list_splits", common)
     every, every_name, times = source["local_eval_every"], "local_eval_every", source["num_evals"]
     if times and times > 0 and not source.is_set("local_eval_every"):

@@ -13,17 +13,13 @@ _TRAINERS = ("deepspeed_train", "megatron_train", "fsdp2_train")
 
 def _ranks(mapping: Any) -> int | None:
     """Returns the number of devices in "list(range(0,16))", a sum of these, "[0,1]" or a list; None for no devices."""
-    if mapping is None:
-        return None
-    mapping = str(mapping)
-    ranges = re.findall(r"range\(\s*(?:(\d+)\s*,\s*)?(\d+)\s*\)", mapping)
-    if ranges:
+    if ranges := re.findall(r"range\(\s*(?:(\d+)\s*,\s*)?(\d+)\s*\)", str(mapping)):
         return sum(int(end) - int(start or 0) for start, end in ranges)
-    return len(re.findall(r"\d+", mapping)) or None
+    return len(re.findall(r"\d+", str(mapping))) or None
 
 
 def _sharding(source: Source, draft: Draft) -> None:
-    """Reads the name of one of ROLL's DeepSpeed files. A table in place of a name is handled by separate rows."""
+    """Reads the name of one of ROLL's DeepSpeed files. Other rows handle a table in its place."""
     config = source[STRATEGY]
     match = re.fullmatch(r"\$\{deepspeed_zero([123]?)(_cpuoffload)?\}", config) if isinstance(config, str) else None
     if match is not None:

@@ -13,7 +13,7 @@ from shoal.translate.roll.reward_worker import read_workers
 from shoal.translate.roll.rewards import compose_rewards
 from shoal.translate.roll.worker_fields import DATA, MODEL, STRATEGY_NAME, TRAINING
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.setters import run_name, set_scheduler, set_trackers
+from shoal.translate.shared.setters import run_name, set_context, set_scheduler, set_trackers
 
 _MEGATRON = "megatron_train"
 _PARTS_OF_VISION = ("vision_model", "visual", "vision_tower", "audio_model", "audio_tower", "talker", "code2wav")
@@ -44,8 +44,8 @@ def compose(source: Source, draft: Draft) -> None:
     compose_loss(source, draft)
     compose_correction(source, draft)
     compose_masks(workers, source, draft)
-    ratio = source["async_generation_ratio"]
-    draft.set("grpo.max_staleness", math.ceil(ratio), source.origin("async_generation_ratio"))
+    ratio = "async_generation_ratio"
+    draft.set("grpo.max_staleness", math.ceil(source[ratio]), source.origin(ratio))
 
 
 def _tracking(source: Source, draft: Draft) -> None:
@@ -65,7 +65,7 @@ def _tracking(source: Source, draft: Draft) -> None:
 
 
 def _model(source: Source, draft: Draft) -> None:
-    """Sets the model and its chat template. ROLL takes the model from the workers only if all workers name a model."""
+    """Sets the model and its chat template. ROLL takes the model from the workers if all of them name a model."""
     field, name = "pretrain", source["pretrain"]
     workers = [f"{worker}.model_args.model_name_or_path" for worker in ("actor_train", "actor_infer", "reference")]
     if all(source[worker] for worker in workers):
@@ -112,8 +112,7 @@ def _trained_part(source: Source, draft: Draft) -> None:
         reason = "a pattern, or names of Megatron: give the names in the model's files, or all"
         draft.refuse(target, source[target], reason, cure="learner.lora")
         return
-    if layers in (["all"], ["all-linear"]):
-        layers = ["all-linear"]
+    layers = ["all-linear"] if layers == ["all"] else layers
     adapters = {"rank": rank, "alpha": alpha or 2 * rank, "dropout": dropout or 0.0, "target_modules": layers}
     draft.set("learner.lora", adapters, source.origin(target, *others))
     if source[STRATEGY_NAME] == _MEGATRON:
@@ -160,8 +159,7 @@ def _schedule(source: Source, draft: Draft) -> None:
 
 
 def _decay(source: Source, draft: Draft) -> None:
-    """Sets the weight decay, and whether weight decay applies to biases and norms. In ROLL the trainer decides this
-    question."""
+    """Sets the weight decay, and whether it applies to biases and norms, which ROLL's trainer decides."""
     decay = f"{TRAINING}.weight_decay"
     source.copy(decay, "learner.weight_decay")
     if source[decay] and source[STRATEGY_NAME] in (_MEGATRON, "deepspeed_train"):
@@ -179,30 +177,22 @@ def _lengths(source: Source, draft: Draft) -> None:
         draft.refuse(name, None, "the source sets no length of completions", cure="sampling.max_completion_tokens")
         return
     draft.set("sampling.max_completion_tokens", response, source.origin(name))
-    most = source[f"{ENGINE}.max_model_len"]
-    if most is not None and most >= prompt + response:
-        source.copy(f"{ENGINE}.max_model_len", "generator.max_model_len")
-    elif most is not None:
-        draft.notes.append(
-            f"{ENGINE}.max_model_len = {most} would cut off completions before prompt_length + response_length "
-            f"({prompt + response}); here they have their whole length: sampling.max_completion_tokens shortens them"
-        )
+    if source[f"{ENGINE}.max_model_len"] is not None:
+        shown = f"prompt_length + response_length ({prompt + response})"
+        set_context(source, draft, f"{ENGINE}.max_model_len", prompt + response, shown)
 
 
 def _sampling(source: Source, draft: Draft) -> None:
-    """Sets how completions are drawn, and uses ROLL's defaults if the source sets any part of the sampling."""
+    """Sets how completions are drawn. ROLL's defaults apply if the source sets any part of the sampling."""
     names = [f"{GENERATING}.{name}" for name in ("temperature", "top_p", "top_k")]
     temperature, top_p, top_k = (source[name] for name in names)
-    others = (
-        f"{GENERATING}.{name}" for name in ("max_new_tokens", "num_return_sequences", "num_beams", "stop_strings")
-    )
-    if not any(source.is_set(name) for name in (*names, *others)):
+    others = ("max_new_tokens", "num_return_sequences", "num_beams", "stop_strings")
+    if not any(source.is_set(name) for name in (*names, *(f"{GENERATING}.{other}" for other in others))):
         return
     draft.set("sampling.temperature", temperature, source.origin(names[0]))
     if temperature != 1:
         draft.notes.append(
             "sampling.temperature: the learner divides the logits by it, as the engine does; ROLL's learner does not"
         )
-    top_p, top_k = 1.0 if top_p is None else top_p, max(0, top_k or 0)
-    draft.set("sampling.top_p", top_p, source.origin(names[1]))
-    draft.set("sampling.top_k", top_k, source.origin(names[2]))
+    draft.set("sampling.top_p", 1.0 if top_p is None else top_p, source.origin(names[1]))
+    draft.set("sampling.top_k", max(0, top_k or 0), source.origin(names[2]))

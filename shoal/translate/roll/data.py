@@ -7,14 +7,14 @@ from shoal.translate.roll.engine_fields import VALIDATION, VALIDATION_FILES
 from shoal.translate.roll.reward_worker import DEFAULT_DOMAIN, RewardWorker, domains_of
 from shoal.translate.roll.worker_fields import DATA
 from shoal.translate.shared.draft import Draft, Origin, Source
+from shoal.translate.shared.setters import data_table
 
 _CODE_LABEL = "test_cases"
 """The column with the tests of a program; other labels are in ground_truth."""
 
 
 def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> None:
-    """Sets the sources: either one source per domain with the domain's share of the run's prompts, or one source per
-    file."""
+    """Sets one source per domain with its share of the run's prompts, or one source per file."""
     paths = source[f"{DATA}.file_name"] or ()
     columns: dict[str, Any] = {}
     if source[f"{DATA}.messages"] != "messages":
@@ -26,8 +26,8 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
         _by_domain(paths, columns, shares, workers, source, draft)
     elif paths:
         chosen = domains_of(workers).get(next(iter(shares), ""))
-        tables = [{"path": path} if path.endswith((".jsonl", ".parquet")) else {"dataset": path} for path in paths]
-        draft.set("data.sources", [table | columns | _labels(chosen) for table in tables], _origin(source))
+        tables = [data_table(path) | columns | _labels(chosen) for path in paths]
+        draft.set("data.sources", tables, _origin(source))
     if len(source[f"{DATA}.interleave_probs"] or ()) > 1:
         reason = "mix with fraction or count of data.sources instead"
         draft.refuse(f"{DATA}.interleave_probs", source[f"{DATA}.interleave_probs"], reason, cure="data.sources")
@@ -42,13 +42,13 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
 
 
 def _origin(source: Source) -> Origin:
-    """Returns the origin of the sources, which are the fields that name and choose the rows."""
-    names = ("file_name", "messages", "tag", "domain_interleave_probs")
-    return source.origin(f"{DATA}.file_name", *(f"{DATA}.{n}" for n in names[1:] if source.is_set(f"{DATA}.{n}")))
+    """Returns the origin of the sources: the fields that name and choose the rows."""
+    names = [f"{DATA}.{name}" for name in ("messages", "tag", "domain_interleave_probs")]
+    return source.origin(f"{DATA}.file_name", *filter(source.is_set, names))
 
 
 def _labels(worker: RewardWorker | None) -> dict[str, Any]:
-    """Returns the settings that select the rows of a single domain. The domain of unknown tags takes all rows."""
+    """Returns the settings that select the rows of one domain. The domain of unknown tags takes all rows."""
     if worker is None:
         return {}
     code = {"ground_truth_column": _CODE_LABEL} if worker.verifier == "code" else {}
@@ -63,14 +63,13 @@ def _by_domain(
     source: Source,
     draft: Draft,
 ) -> None:
-    """Sets one source for each domain. The count of a source is its domain's share of all prompts of the run."""
+    """Sets one source for each domain, with its share of all prompts of the run as its count."""
     field = f"{DATA}.domain_interleave_probs"
     by_domain = domains_of(workers)
-    if unknown := [domain for domain in shares if domain not in by_domain]:
-        reason = f"no worker of rewards scores {', '.join(unknown)}"
-        draft.refuse(field, shares, reason, cure="data.sources")
+    if unknown := ", ".join(domain for domain in shares if domain not in by_domain):
+        draft.refuse(field, shares, f"no worker of rewards scores {unknown}", cure="data.sources")
         return
-    if not all(path.endswith((".jsonl", ".parquet")) for path in paths):
+    if not all("path" in data_table(path) for path in paths):
         reason = "only the rows of .jsonl and .parquet files are divided by domain: give data.sources"
         draft.refuse(f"{DATA}.file_name", paths, reason, cure="data.sources")
         return
@@ -99,7 +98,7 @@ def _in_step(shares: dict[str, float], step: int) -> dict[str, int]:
 
 
 def compose_evaluation(source: Source, draft: Draft) -> None:
-    """Sets the questions of ROLL's validation, and how the questions are answered."""
+    """Sets the questions of ROLL's validation, and how they are answered."""
     field = VALIDATION_FILES
     names = [f"{VALIDATION}.{name}" for name in ("temperature", "top_p", "top_k", "num_return_sequences")]
     lengths = ("val_prompt_length", "val_sequence_length")
@@ -110,11 +109,7 @@ def compose_evaluation(source: Source, draft: Draft) -> None:
     columns = {"verifier_column": source[f"{DATA}.tag"]}
     if source[f"{DATA}.messages"] != "messages":
         columns["messages_column"] = source[f"{DATA}.messages"]
-    tables = [
-        ({"path": path} if path.endswith((".jsonl", ".parquet")) else {"dataset": path}) | columns
-        for path in source[field]
-    ]
-    draft.set("evaluation.sources", tables, source.origin(field))
+    draft.set("evaluation.sources", [data_table(path) | columns for path in source[field]], source.origin(field))
     draft.set("evaluation.num_prompts", 1_000_000, source.origin(field))
     draft.set("evaluation.held_out", False, Origin("ROLL asks every question, also those that are trained on", False))
     source.copy("eval_steps", "evaluation.every_steps")

@@ -98,8 +98,9 @@ PIPELINE: list[Field] = rows(
     composed("skip_initial_validation", "flag", False, "evaluation.on_start"),
     *each(composed("val_", "integer", None, "evaluation.max_completion_tokens"), "prompt_length sequence_length"),
     composed("global_template", "text", None, "model.chat_template model.chat_template_kwargs"),
-    refused("tag_to_template", "any", None, "one chat template renders all prompts: model.chat_template"),
-    refused("tag_to_template.*", "any", None, "one chat template renders all prompts: model.chat_template"),
+    refused(
+        "tag_to_template tag_to_template.*", "any", None, "one chat template renders all prompts: model.chat_template"
+    ),
     refused("dataset_filter.source", "text", None, _CHOSEN, accepts=(None,)),
     *each(refused("dataset_filter.", "number", None, _CHOSEN, accepts=(None,)), "min_difficulty max_difficulty"),
     refused("dataset_filter.num_samples", "integer", None, _CHOSEN, accepts=(None, 0)),

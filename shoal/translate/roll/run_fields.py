@@ -23,8 +23,11 @@ RUN: list[Field] = rows(
     composed("max_ckpt_to_keep", "integer", 0, "checkpoint.keep_last", why="0 keeps all"),
     composed("track_with", "texts", ["tensorboard"], "tracking.wandb tracking.tensorboard tracking.trackio"),
     composed("tracker_kwargs", "table", None, "tracking.wandb tracking.wandb_project", why="mode and project"),
-    ignored("logging_steps logging_dir tracker_kwargs.*", METRICS),
-    ignored("save_logging_board_dir report_length_and_rewards length_profiler_dir", METRICS),
+    ignored(
+        "logging_steps logging_dir tracker_kwargs.* save_logging_board_dir report_length_and_rewards "
+        "length_profiler_dir",
+        METRICS,
+    ),
     ignored("output_dir base_dir checkpoint_config checkpoint_config.* dump_run_name", _FOLDER),
     ignored("rollout_dump_dir", "the run's ledger keeps every rollout: `shoal run rollouts`"),
     ignored("profiler_timeline profiler_memory profiler_output_dir", _PROFILE),

@@ -37,6 +37,32 @@ _OPTIONS = {
 """Shoal's fields for the options in transformers' `scheduler_specific_kwargs`."""
 
 
+LORA_PARAMETERS = {
+    "rank": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "targets": "target_modules",
+    "rslora": "use_rslora",
+}
+"""peft's parameters of adapters, by the parameters of `set_lora`."""
+
+
+def data_table(name: str) -> dict[str, Any]:
+    """Returns a source of data: a file by its path, or a data set by its name."""
+    return {"path": name} if name.endswith((".jsonl", ".parquet")) else {"dataset": name}
+
+
+def set_context(source: Source, draft: Draft, name: str, tokens: int, shown: str) -> None:
+    """Sets the engine's context from a field, unless it would cut completions off before their own limit in tokens."""
+    fits = tokens <= source[name]
+    draft.set("generator.max_model_len", source[name] if fits else None, source.origin(name))
+    if not fits:
+        draft.notes.append(
+            f"{source.origin(name).text} would cut off completions before {shown}; here they have their whole length: "
+            "sampling.max_completion_tokens shortens them"
+        )
+
+
 def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str] | None) -> None:
     """Turns on the listed trackers. Refuses trackers that Shoal does not have, without blocking."""
     for tracker in (item.strip("'\" ").lower() for item in trackers or ()):

@@ -1,10 +1,10 @@
-"""TRL's sizes: groups and mini-batches of a step, ranks, number of steps, checkpoints, and the lengths of prompts and
-completions with the context that holds both."""
+"""TRL's sizes: groups and mini-batches, ranks, steps, checkpoints, and the lengths of prompts and completions."""
 
 import math
 
 from shoal.config.tables.data import DataConfig
 from shoal.translate.shared.draft import Draft, Source
+from shoal.translate.shared.setters import set_context
 
 _COUNTS = (
     "per_device_train_batch_size",
@@ -20,8 +20,7 @@ _MOST_TOKENS = int(DataConfig.model_fields["max_prompt_tokens"].default)
 def compose_batches(source: Source, draft: Draft) -> int:
     """Sets the sizes of a step. Returns the number of TRL's optimizer steps in a step.
 
-    TRL counts per process. If the number of processes is unknown, the smallest number for which the sizes fit is
-    assumed, usually 1.
+    TRL counts per process. An unknown number of processes is the smallest for which the sizes fit, usually 1.
     """
     for name in _COUNTS:
         if source[name] < 1:
@@ -65,8 +64,7 @@ def compose_batches(source: Source, draft: Draft) -> int:
 
 
 def _fitting_processes(source: Source, device: int, accumulation: int, generations: int) -> int:
-    """Returns the smallest number of processes for which a generation batch has whole groups; 1 if there is no such
-    number."""
+    """Returns the smallest number of processes for which a generation batch has whole groups, or else 1."""
     for processes in range(1, _MOST_PROCESSES + 1):
         batch, _ = _generation_batch(source, device * processes, device * processes * accumulation)
         if batch % generations == 0:
@@ -75,8 +73,7 @@ def _fitting_processes(source: Source, device: int, accumulation: int, generatio
 
 
 def _generation_batch(source: Source, device: int, optimizer_batch: int) -> tuple[int, tuple[str, ...]]:
-    """Returns the number of completions that are generated together, and the names of the fields that decide this
-    number.
+    """Returns the number of completions that are generated together, and the names of the fields that decide it.
 
     `device` counts the completions of one forward pass on all devices, `optimizer_batch` those of an optimizer step.
     """
@@ -106,9 +103,7 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
 
 
 def compose_lengths(source: Source, draft: Draft) -> None:
-    """Sets the length of prompts if TRL has no limit, and the context if prompts and completions fit into the
-    context.
-    """
+    """Sets the length of prompts if TRL has no limit, and the context if prompts and completions fit into it."""
     given, context = source["max_prompt_length"], source["vllm_max_model_length"]
     if given is not None:
         draft.notes.append(
@@ -123,20 +118,11 @@ def compose_lengths(source: Source, draft: Draft) -> None:
             "left out: data.max_prompt_tokens"
         )
     if context is not None:
-        set_context(source, draft, "vllm_max_model_length")
+        compose_context(source, draft, "vllm_max_model_length")
 
 
-def set_context(source: Source, draft: Draft, name: str) -> None:
-    """Sets the engine's context from a field, unless it would cut completions off before their own limit."""
-    context = source[name]
-    prompt, completion = (
-        draft.values["data.max_prompt_tokens"] or _MOST_TOKENS,
-        draft.values["sampling.max_completion_tokens"],
-    )
-    fits = prompt + completion <= context
-    draft.set("generator.max_model_len", context if fits else None, source.origin(name))
-    if not fits:
-        draft.notes.append(
-            f"{source.origin(name).text} would cut off completions before {prompt} + {completion} tokens; here they "
-            "have their whole length: sampling.max_completion_tokens shortens them"
-        )
+def compose_context(source: Source, draft: Draft, name: str) -> None:
+    """Sets the engine's context from a field. The lengths of prompts and completions must be set."""
+    prompt = draft.values["data.max_prompt_tokens"] or _MOST_TOKENS
+    completion = draft.values["sampling.max_completion_tokens"]
+    set_context(source, draft, name, prompt + completion, f"{prompt} + {completion} tokens")

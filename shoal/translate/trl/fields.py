@@ -59,8 +59,9 @@ GRPO: list[Field] = rows(
     mapped("shuffle_dataset", "flag", True, "data.shuffle"),
     ignored("pad_to_multiple_of", "rows are packed, not padded"),
     ignored("remove_unused_columns", "only the named columns are read"),
-    composed("generation_batch_size", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
-    composed("steps_per_generation", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"),
+    composed(
+        "generation_batch_size steps_per_generation", "integer", None, "grpo.groups_per_step grpo.num_mini_batches"
+    ),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
     mapped("top_p", "number", 1.0, "sampling.top_p"),
     mapped("top_k", "integer", 0, "sampling.top_k", lambda value: max(0, value or 0)),

@@ -4,7 +4,7 @@ from typing import Any
 
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import Field, accepted, composed, each, ignored, not_yet, refused, rows
-from shoal.translate.shared.setters import set_lora
+from shoal.translate.shared.setters import LORA_PARAMETERS, set_lora
 
 _CALL = "LoraConfig"
 _BITS = "BitsAndBytesConfig"
@@ -46,8 +46,7 @@ LORA: list[Field] = rows(
         "modules_to_save use_dora target_parameters layers_to_transform rank_pattern alpha_pattern exclude_modules "
         "trainable_token_indices",
     ),
-    composed(f"{_CALL}.r", "integer", 8, _TO),
-    composed(f"{_CALL}.lora_alpha", "integer", 8, _TO),
+    *each(composed(f"{_CALL}.", "integer", 8, _TO), "r lora_alpha"),
     composed(f"{_CALL}.lora_dropout", "number", 0.0, _TO),
     composed(f"{_CALL}.target_modules", "texts", None, _TO),
     composed(f"{_CALL}.use_rslora", "flag", False, _TO),
@@ -74,9 +73,7 @@ def _quantization(source: Source, draft: Draft) -> str:
 def compose_lora(source: Source, draft: Draft) -> None:
     """Sets the adapters, if the source has any, and the type of the frozen layers."""
     named = [text for text in source["GRPOTrainer.peft_config"] or () if text not in ("None", "")]
-    call = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
-    call |= {"rslora": "use_rslora"}
-    fields = {name: f"{_CALL}.{parameter}" for name, parameter in call.items()}
+    fields = {name: f"{_CALL}.{parameter}" for name, parameter in LORA_PARAMETERS.items()}
     flags = {"rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout", "rslora": "use_rslora"}
     flags |= {"targets": "lora_target_modules"}
     # A call without arguments uses all of peft's defaults.

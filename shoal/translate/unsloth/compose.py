@@ -6,7 +6,7 @@ from typing import Any
 from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.field import text_list
 from shoal.translate.sources.values import Unread
-from shoal.translate.trl.batches import compose_lengths, set_context
+from shoal.translate.trl.batches import compose_context, compose_lengths
 from shoal.translate.trl.compose import compose_all_but_lengths
 from shoal.translate.trl.fields import FULL
 from shoal.translate.unsloth.lora import compose_lora
@@ -35,20 +35,19 @@ def _sampling(source: Source, draft: Draft) -> None:
         elif isinstance(value, Unread):
             draft.refuse(name, f"{key} = {value.text}", "cannot be read without running the file")
         else:
-            draft.refuse(
-                name, f"{key} = {value}", FULL if key in _NEUTRAL else f"known: stop, top_k, {', '.join(_SAMPLING)}"
-            )
+            reason = FULL if key in _NEUTRAL else f"known: stop, top_k, {', '.join(_SAMPLING)}"
+            draft.refuse(name, f"{key} = {value}", reason)
 
 
 def compose(source: Source, draft: Draft) -> None:
     """Sets the fields as for TRL, with Unsloth's rules, and then Unsloth's own fields."""
-    grown = _UnslothSource(source)["per_device_train_batch_size"]
-    if grown != source["per_device_train_batch_size"]:
+    ruled, size = _UnslothSource(source), "per_device_train_batch_size"
+    if ruled[size] != source[size]:
         draft.notes.append(
-            f"per_device_train_batch_size = {source['per_device_train_batch_size']}: Unsloth raises it to "
-            f"num_generations ({grown}), since a generation batch must consist of whole groups"
+            f"{size} = {source[size]}: Unsloth raises it to num_generations ({ruled[size]}), since a generation batch "
+            "must consist of whole groups"
         )
-    compose_all_but_lengths(_UnslothSource(source), draft)
+    compose_all_but_lengths(ruled, draft)
     _whole_model(source, draft)
     _sampling(source, draft)
     compose_lora(source, draft)
@@ -68,8 +67,7 @@ def _whole_model(source: Source, draft: Draft) -> None:
 
 
 def _lengths(source: Source, draft: Draft) -> None:
-    """Sets the lengths of prompts and completions, which share `max_seq_length` if the file measures the lengths of its
-    prompts."""
+    """Sets the lengths of prompts and completions, which share `max_seq_length` if the file measures its prompts."""
     length, measured = source["max_seq_length"], source.measured
     names = ("max_prompt_length", "max_completion_length")
     if length is None:
@@ -85,7 +83,7 @@ def _lengths(source: Source, draft: Draft) -> None:
         prompt = source[names[0]] or max(1, length // _PROMPT_SHARE)
         draft.set("data.max_prompt_tokens", prompt, source.origin("max_seq_length"))
         draft.set("sampling.max_completion_tokens", max(1, length - prompt), source.origin("max_seq_length"))
-    set_context(source, draft, "max_seq_length")
+    compose_context(source, draft, "max_seq_length")
     if measured:
         draft.notes.append(
             f"{' and '.join(measured)}: the file measures its prompts when it runs. Here prompts have at most "
@@ -101,8 +99,7 @@ _BY_LOSS: dict[tuple[str, object], object] = {("epsilon_high", "dapo"): 0.28, ("
 
 
 class _UnslothSource(Source):
-    """Fields with Unsloth's rules for missing fields. The loss is dapo. beta is 0 with dapo and Dr. GRPO, and 0.001
-    otherwise."""
+    """Fields with Unsloth's rules for missing fields."""
 
     def __init__(self, source: Source) -> None:
         self.__dict__ = source.__dict__

@@ -4,7 +4,7 @@ from os.path import expanduser
 
 from shoal.config.tables.lora import ALL_LINEAR
 from shoal.translate.shared.draft import Draft, Source
-from shoal.translate.shared.setters import run_name, set_lora, set_trackers, set_trust
+from shoal.translate.shared.setters import data_table, run_name, set_lora, set_trackers, set_trust
 from shoal.translate.verl.algorithm import compose_advantage, compose_kl, compose_loss
 from shoal.translate.verl.batches import compose_batches, schedule_steps
 from shoal.translate.verl.correction import compose_correction
@@ -45,13 +45,9 @@ def _data(source: Source, draft: Draft) -> None:
     columns["ground_truth_column"] = TRUTH
     for name, ours in (("data.train_files", "data.sources"), ("data.val_files", "evaluation.sources")):
         if source[name]:
-            tables = [
-                ({"path": item} if item.endswith((".jsonl", ".parquet")) else {"dataset": item}) | columns
-                for item in (expanduser(text.strip("[]'\" ")) for text in source[name])
-                if item
-            ]
-            keys = [key for key in ("data.prompt_key", "data.reward_fn_key") if source.is_set(key)]
-            draft.set(ours, tables, source.origin(name, *keys))
+            names = filter(None, (expanduser(text.strip("[]'\" ")) for text in source[name]))
+            keys = filter(source.is_set, ("data.prompt_key", "data.reward_fn_key"))
+            draft.set(ours, [data_table(item) | columns for item in names], source.origin(name, *keys))
     often = "rollout.test_freq" if source.is_set("rollout.test_freq") else "trainer.test_freq"
     test = source[often]
     how = [f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "top_k")]
@@ -116,8 +112,8 @@ def _lora(source: Source, draft: Draft) -> None:
         return
     for name in excluded:
         if source[name]:
-            reason = "name the layers instead: learner.lora.target_modules"
-            draft.refuse(name, source[name], reason, cure="learner.lora.target_modules")
+            cure = "learner.lora.target_modules"
+            draft.refuse(name, source[name], f"name the layers instead: {cure}", cure=cure)
     used, unused = (names, theirs) if source[names[0]] > 0 else (theirs, names)
     source.note_unused(*unused, why="the other rank counts")
     rank, alpha, targets = (source[name] for name in used[:3])

@@ -40,8 +40,7 @@ UNSUPPORTED: list[Field] = rows(
         ignored("data.", "an option of vision and audio, which are not yet available"),
         "image_patch_size return_multi_modal_inputs mm_processor_kwargs mm_processor_kwargs.*",
     ),
-    played("data.tool_config_path", "text"),
-    played("data.function_tool_path", "text"),
+    played("data.tool_config_path data.function_tool_path", "text"),
     refused("data.sampler.class_path", "text", None, "data.shuffle and run.seed decide the order of prompts"),
     ignored("data.sampler.class_name", _OFF),
     # Model
@@ -258,9 +257,11 @@ UNSUPPORTED: list[Field] = rows(
     ignored("rollout.*", "the same as trainer.total_epochs and actor_rollout_ref.rollout.n"),
     ignored(f"{ACTOR}.use_rollout_log_probs", "the same as algorithm.rollout_correction.bypass_mode"),
     # Rewards
-    ignored("reward_model.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
-    ignored("reward.reward_kwargs.overlong_buffer_cfg.log", "the metrics always include reward/overlong"),
-    ignored("reward_model.overlong_buffer.log", "the metrics always include reward/overlong"),
+    ignored(
+        "reward_model.reward_kwargs.overlong_buffer_cfg.log reward.reward_kwargs.overlong_buffer_cfg.log "
+        "reward_model.overlong_buffer.log",
+        "the metrics always include reward/overlong",
+    ),
     ignored(
         "reward.num_workers reward_model.num_workers reward_model.launch_reward_fn_async reward_model.use_reward_loop "
         "reward_model.strategy reward_model.reward_loop_source reward_model.reward_loop_module_path "
