@@ -1,5 +1,4 @@
-"""Translation of the configurations of other GRPO trainers ("peers") into Shoal's configuration. No setting is dropped
-silently.
+"""Translates the configurations of other GRPO trainers ("peers"). No setting is dropped silently.
 
 To add a peer, write a folder here like `roll/`: `fields.py` with a row for each of its fields, `compose.py` for
 settings that several fields decide together, `__init__.py` with its `System`. Then add it to `SYSTEMS` below and to the

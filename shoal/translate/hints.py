@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shoal.translate.shared.system import System
 
 _MAX_TARGETS = 2
-"""Most fields of Shoal for which a name gets a hint. A name such as `reward_funcs` decides too many fields."""
+"""Most fields of Shoal for which a name gets a hint."""
 _IN_DAILY_USE = {
     "batch_size": "grpo.groups_per_step",
     "bs": "grpo.groups_per_step",
@@ -21,9 +21,8 @@ _IN_DAILY_USE = {
 
 
 def meant_fields(field: str, systems: Iterable[System]) -> list[str]:
-    """Returns the fields of Shoal for which other systems or people use the name of a given field. If fields in the
-    section of the given field are among them, only these are returned. The result is empty if there are no such fields,
-    or too many."""
+    """Returns the fields of Shoal that other systems or people call by the name of a given field. Prefers fields in its
+    section. Empty if there are none, or too many."""
     section, _, name = field.rpartition(".")
     found = [_meaning(field, system)[0] for system in systems]
     targets = sorted({target for some in found for target in some})

@@ -1,5 +1,4 @@
-"""Translation of the settings of another system into a configuration, or into reasons why a translation is not
-possible."""
+"""Translates the settings of another system into a configuration, or into reasons why it is not possible."""
 
 import re
 import textwrap
@@ -41,8 +40,7 @@ _FEATURES = {
         re.IGNORECASE,
     ),
 }
-"""Feature that is not yet available -> the names of the families of models that need it. A source has no other
-information about images or experts."""
+"""Feature that is not yet available -> the names of the families of models that need it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,6 @@ class Translation:
         return [refusal for refusal in self.refusals if refusal.blocks and not self.leaves_out(refusal)]
 
     def leaves_out(self, refusal: Refusal) -> bool:
-        """Returns whether a refused field is left out on request."""
         return refusal.name in self.skipped and not refusal.is_needed
 
 
@@ -132,8 +129,7 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
         if name in system.measured:
             source.measured[name] = reason
         else:
-            is_data = name.rpartition(".")[2] == system.data_field
-            source.miss(name, reason, is_needed=is_data)
+            source.miss(name, reason, is_needed=name.rpartition(".")[2] == system.data_field)
     for name, (value, why) in system.implied.items():
         draft.set(name, value, Origin(why, False))
     source.sort()
@@ -151,10 +147,7 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
 
 
 def _bound_support(draft: Draft) -> None:
-    """Sets `sampling.top_k` if top-p or min-p exclude tokens and the source has no top-k; notes the difference.
-
-    The learner normalizes over the tokens from which each token was drawn, and top-k bounds the number of these tokens.
-    """
+    """Sets `sampling.top_k` if top-p or min-p exclude tokens and the source has no top-k; notes the difference."""
     top_p, min_p = draft.values.get("sampling.top_p") or 1.0, draft.values.get("sampling.min_p") or 0.0
     if draft.values.get("sampling.top_k"):
         draft.notes.append(

@@ -1,5 +1,4 @@
-"""Defaults of another version of a system: the version of the month in which a script was written, or the version of a
-checkout."""
+"""Defaults of another version of a system: of the month in which a script was written, or of a checkout."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,9 +34,9 @@ CURRENT = Version()
 
 
 def choose_version(system: System, *, as_of: str = "", checkout: Path | None = None) -> Version:
-    """Returns the version that `--as-of` or `--checkout` names. At most one of these options may be given.
+    """Returns the version that `--as-of` or `--checkout` names.
 
-    Raises `InvalidArgument` for a month whose defaults are unknown, and for a folder that is not a checkout.
+    Raises `InvalidArgument` for both, for a month whose defaults are unknown, and for a folder that is not a checkout.
     """
     if as_of and checkout is not None:
         raise InvalidArgument("--as-of and --checkout both decide the defaults: give one of them")
@@ -58,16 +57,13 @@ def choose_version(system: System, *, as_of: str = "", checkout: Path | None = N
 
 
 def implied_version(system: System, version: Version, settings: Settings) -> Version:
-    """Returns the version to assume. If none is chosen, fields of an obsolete trainer imply that trainer's version."""
+    """Returns the version to assume. Fields that only an old version has imply it, if none is chosen."""
     months = [month for name, month in system.last_month_of.items() if name in settings.values]
     return Version(month=months[0]) if months and version == CURRENT else version
 
 
 def with_defaults(system: System, version: Version, settings: Settings) -> tuple[System, Settings]:
-    """Returns the system with the version's defaults.
-
-    A default that Shoal's table would refuse as a value counts as a setting of the source.
-    """
+    """Returns the system with the version's defaults. A default that Shoal refuses counts as a setting."""
     defaults = system.defaults_as_of.get(version.month, {})
     settings = replace(settings, values=dict(settings.values), notes=list(settings.notes))
     if version.checkout is not None:

@@ -11,26 +11,14 @@ from shoal.translate.shared.draft import Draft, Source
 from shoal.translate.shared.setters import run_name, set_scheduler, set_trust
 
 _REFILLS = 100
-_NEVER = 1_000_000
-"""The number of steps between checkpoints if open-instruct writes no checkpoints. Shoal always writes a checkpoint at
-the end."""
-_ALL = 1_000_000
-"""The number of checkpoints to keep if open-instruct keeps all checkpoints."""
+_UNBOUNDED = 1_000_000
+"""The steps between checkpoints if open-instruct writes none, and the checkpoints to keep if it keeps all."""
 _WHOLE_GPU, _SHARED_GPU = 0.9, 0.4
 _TORCH_DECAY = 0.01
 _MAX_LOG_RATIO = 10.0
 """The bound to which open-instruct clamps the log-ratio of its correction."""
-
-
-_RHO = (
-    "use_rho_correction",
-    "rho_clamp_lower_bound",
-    "rho_clamp_upper_bound",
-    "rho_mask_lower_bound",
-    "rho_mask_upper_bound",
-    "rho_mask_sequence_level",
-    "rho_mask_tv_divergence",
-)
+_MASKS = ("rho_mask_lower_bound", "rho_mask_upper_bound", "rho_mask_sequence_level", "rho_mask_tv_divergence")
+_RHO = ("use_rho_correction", "rho_clamp_lower_bound", "rho_clamp_upper_bound", *_MASKS)
 
 
 def compose(source: Source, draft: Draft) -> None:
@@ -53,8 +41,7 @@ def compose(source: Source, draft: Draft) -> None:
 
 
 def _run(source: Source, draft: Draft) -> None:
-    name = run_name(source["exp_name"])
-    draft.set("run.name", name, source.origin("exp_name"))
+    draft.set("run.name", run_name(source["exp_name"]), source.origin("exp_name"))
     if source.is_set("output_dir"):
         draft.notes.append(f"output_dir = {source['output_dir']}: Shoal creates run folders below --data-dir")
     model, tokenizer = source["model_name_or_path"], source["tokenizer_name_or_path"]
@@ -74,7 +61,7 @@ def _run(source: Source, draft: Draft) -> None:
 
 
 def _pack(source: Source, draft: Draft) -> None:
-    """Sets the length of packed rows. The earlier trainer did not pack rows, so this trainer had no such setting."""
+    """Sets the length of packed rows, for which the earlier trainer had no setting."""
     pack, longest = source["pack_length"], source["max_prompt_token_length"] + source["response_length"]
     if source["local_rollout_batch_size"] is not None and not source.is_set("pack_length"):
         draft.set("learner.pack_tokens", longest, source.origin("max_prompt_token_length", "response_length"))
@@ -116,7 +103,7 @@ def _schedule(source: Source, draft: Draft) -> None:
 
 
 def _weight_decay(source: Source, draft: Draft) -> None:
-    """Sets the weight decay as open-instruct's code applies it. The code differs from the name of the flag."""
+    """Sets the weight decay as open-instruct's code applies it, which differs from the name of the flag."""
     decay, flag = source["weight_decay"], "set_weight_decay_on_bias_and_norm"
     if source[flag]:
         source.copy("weight_decay", "learner.weight_decay")
@@ -251,15 +238,12 @@ def _correction(source: Source, draft: Draft) -> None:
         source.copy("rho_clamp_lower_bound", "correction.weight_low")
     highest = upper if upper and upper > 0 else round(math.exp(_MAX_LOG_RATIO), 3)
     draft.set("correction.weight_high", highest, source.origin(upper_name))
-    bounds = {"low": mask_low, "high": mask_high}
-    bounds = {name: bound for name, bound in bounds.items() if bound > 0}
+    bounds = {name: bound for name, bound in (("low", mask_low), ("high", mask_high)) if bound > 0}
     if bounds:
         test: dict[str, Any] = {"statistic": "tv" if by_tv else "ratio"}
         test["level"] = "sequence_mean" if by_tv or by_sequence else "token"
-        if by_tv:
-            test["only_harmful"] = True
-        names = ("rho_mask_lower_bound", "rho_mask_upper_bound", "rho_mask_sequence_level", "rho_mask_tv_divergence")
-        draft.set("correction.filters", [test | bounds], source.origin(*names))
+        test |= {"only_harmful": True} if by_tv else {}
+        draft.set("correction.filters", [test | bounds], source.origin(*_MASKS))
 
 
 def _advantage(source: Source, draft: Draft) -> None:
@@ -283,12 +267,12 @@ def _checkpoints(source: Source, draft: Draft) -> None:
         draft.notes.append(
             f"checkpoint_state_dir = {folder}: Shoal keeps checkpoints in the run's folder, below --data-dir"
         )
-    draft.set("checkpoint.every_steps", every if every > 0 else _NEVER, source.origin("checkpoint_state_freq"))
+    draft.set("checkpoint.every_steps", every if every > 0 else _UNBOUNDED, source.origin("checkpoint_state_freq"))
     draft.set("checkpoint.export_every_steps", max(0, exports), source.origin("save_freq"))
     _mirror(source, draft)
     keep, origin = source["keep_last_n_checkpoints"], source.origin("keep_last_n_checkpoints")
     keeps_all = keep is None or keep < 1
-    draft.set("checkpoint.keep_last", _ALL if keeps_all else keep, origin)
+    draft.set("checkpoint.keep_last", _UNBOUNDED if keeps_all else keep, origin)
     draft.set("checkpoint.export_keep_last", 0 if keeps_all else keep, origin)
 
 

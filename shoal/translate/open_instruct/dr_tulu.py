@@ -1,7 +1,6 @@
 """open-instruct's tool dr_agent_mcp: tools of DR Tulu's package, which asks an MCP server.
 
-The package gives the server the policy's text, and values of its own. It reads a single attribute of a call: the number
-of results.
+The package gives the server the policy's text and values of its own. It reads only the number of results from a call.
 """
 
 from collections.abc import Sequence
@@ -23,8 +22,7 @@ _TOOLS = {
     "massive_serve": ("massive_serve_search", ["query"], "n_docs"),
     "browse_webpage": ("crawl4ai_docker_fetch_webpage_content", ["url"], ""),
 }
-"""By the name that the policy calls: the server's tool, the policy's possible arguments, and the parameter for the
-number of results."""
+"""By the name that the policy calls: the server's tool, the policy's arguments, and the parameter for their number."""
 _WITH_ADDRESS = ("massive_serve", "browse_webpage")
 """Tools whose server asks another server, at `base_url`."""
 _NOTE = (

@@ -79,8 +79,7 @@ _OPTIONS = tuple(row.name for row in EPISODES if row.composed)
 def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
     """Sets `[[environments]]` and `[episodes]`. Returns the settings of each source of prompts for its environment.
 
-    A script either names tools, which are offered with every prompt, or names the form of calls. In the second case the
-    rows of the data name their environments.
+    A script names tools for every prompt, or only the form of calls if the rows of the data name their environments.
     """
     tools = read_tools(source, draft)
     if not tools and not source.is_set("tool_parser_type"):

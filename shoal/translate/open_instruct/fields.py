@@ -1,5 +1,4 @@
-"""open-instruct's GRPO flags, one row per flag, with the defaults of open-instruct's code. These defaults differ from
-the defaults in open-instruct's guide."""
+"""open-instruct's GRPO flags, one row each, with the defaults of its code, which differ from those in its guide."""
 
 from shoal.translate.open_instruct.reward import JUDGE_ADDRESS
 from shoal.translate.shared.field import (

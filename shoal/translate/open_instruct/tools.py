@@ -13,8 +13,7 @@ GAMES = ("counter", "guess_number", "wordle")
 """Environments that define the task of each row of the data."""
 _KIB = {"k": 1, "m": 1024, "g": 1024**2}
 _LONGEST = 65_536
-"""The most characters of a page or of a list of results if open-instruct has no limit. The value is the limit of an
-observation."""
+"""The most characters of a page or of a list of results, as of an observation. open-instruct has no limit."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
 
 
 def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
-    """Returns a tool's table: the `source`, an environment that comes with Shoal, and its settings. Refuses settings
-    that have no counterpart."""
+    """Returns a tool's table: an environment that comes with Shoal, and its settings. Refuses other settings."""
     # The size of a pool of actors does not matter here, since processes share episodes.
     settings = {key: value for key, value in tool.settings.items() if key != "pool_size"}
     table = _MADE[tool.name](settings, tool.call_name)

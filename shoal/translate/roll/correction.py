@@ -87,6 +87,5 @@ def _older_filters(source: Source) -> list[dict[str, Any]]:
 
 
 def _test(statistic: str, level: str, low: float, high: float) -> dict[str, Any]:
-    """Returns a filter. A token that fails the filter is also removed from the divisor, as ROLL removes such a token
-    from response_mask."""
+    """Returns a filter. A token that fails it leaves the divisor too, as it leaves ROLL's response_mask."""
     return {"statistic": statistic, "level": level, "low": low, "high": high, "reject": True}

@@ -55,21 +55,16 @@ def _refills(kind: str, source: Source, draft: Draft) -> None:
 
 
 def _filter(workers: Sequence[RewardWorker], bounds: dict[str, float], draft: Draft) -> str:
-    """Narrows the bounds by a filter of means, and returns the kind of filter that all domains have in common.
-
-    Refuses filters that differ between domains, since Shoal has a single rule for all groups.
-    """
+    """Narrows the bounds by a filter of means. Returns the kind of filter that all domains share; refuses others."""
     settings = [worker.query_filter for worker in workers]
     kinds = {kind for kind, _ in settings}
     if kinds <= {"no_filter"}:
         return ""
-    where = next(
-        f"rewards.{worker.domain}.query_filter_config" for worker in workers if worker.query_filter[0] != "no_filter"
-    )
+    domain = next(worker.domain for worker in workers if worker.query_filter[0] != "no_filter")
+    where = f"rewards.{domain}.query_filter_config"
     if any(setting != settings[0] for setting in settings):
-        reason = (
-            "one rule holds for the groups of all domains: choose it with grpo.active_sampling and grpo.difficulty_*"
-        )
+        choice = "choose it with grpo.active_sampling and grpo.difficulty_*"
+        reason = f"one rule holds for the groups of all domains: {choice}"
         draft.refuse(where, " and ".join(sorted(kinds)), reason, cure="grpo.active_sampling")
         return ""
     kind, options = settings[0]
@@ -79,8 +74,6 @@ def _filter(workers: Sequence[RewardWorker], bounds: dict[str, float], draft: Dr
         return kind
     if kind == _STD and options.get("std_threshold", -1.0) <= 0:
         return kind if options.get("std_threshold", -1.0) == 0 else ""
-    reason = (
-        "groups are dropped by their share of correct completions (mean_filter), or for equal rewards (std_filter, 0)"
-    )
-    draft.refuse(where, f"{kind} {options}", reason, cure="grpo.active_sampling")
+    known = "their share of correct completions (mean_filter), or for equal rewards (std_filter, 0)"
+    draft.refuse(where, f"{kind} {options}", f"groups are dropped by {known}", cure="grpo.active_sampling")
     return ""

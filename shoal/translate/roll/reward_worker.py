@@ -103,7 +103,7 @@ class RewardWorker:
 
 
 def read_workers(source: Source, draft: Draft) -> list[RewardWorker]:
-    """Reads the workers; refuses classes that are not ROLL's own, and names every other setting that has no effect."""
+    """Reads the workers; refuses classes that are not ROLL's own, and names all settings without effect."""
     table = source["rewards"]
     workers = []
     spread: set[str] = set()

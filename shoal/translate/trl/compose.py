@@ -92,8 +92,7 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
 
 
 def _note_columns(source: Source, draft: Draft) -> None:
-    """Notes which columns of the source's data are read, since the script does not show which columns its own code
-    reads."""
+    """Notes which columns of the data are read, since the script does not show which columns TRL would read."""
     field = "dataset_name" if source["dataset_name"] else "train_dataset"
     if not source[field] or not (sources := draft.values.get("data.sources")):
         return
@@ -177,8 +176,7 @@ def _schedule(source: Source, draft: Draft) -> None:
             f"optim = {optimizer}: AdamW with float32 states, which take more memory and are more precise"
         )
     draft.set("learner.fused_adam", "fused" in optimizer or "8bit" in optimizer, source.origin("optim"))
-    dtype = "float32" if source["bf16"] is False else "auto"
-    draft.set("learner.compute_dtype", dtype, source.origin("bf16"))
+    draft.set("learner.compute_dtype", "float32" if source["bf16"] is False else "auto", source.origin("bf16"))
 
 
 def compose_loss(source: Source, draft: Draft) -> None:
@@ -233,8 +231,7 @@ def _kl(source: Source, draft: Draft) -> None:
     every, alpha, syncs = source["ref_model_sync_steps"], source["ref_model_mixup_alpha"], source["sync_ref_model"]
     if not beta:
         return
-    gradient = "bias_corrected" if corrected else "plain"
-    draft.set("kl.gradient", gradient, source.origin("use_bias_correction_kl"))
+    draft.set("kl.gradient", "bias_corrected" if corrected else "plain", source.origin("use_bias_correction_kl"))
     if syncs:
         per_step = source["num_iterations"] * draft.values.get("grpo.num_mini_batches", 1)
         draft.set("kl.reference_update_steps", max(1, every // per_step), source.origin("ref_model_sync_steps"))
@@ -253,8 +250,7 @@ def _correction(source: Source, draft: Draft) -> None:
         draft.refuse("vllm_importance_sampling_mode", mode, "known: token and sequence, with _truncate or _mask")
         return
     draft.set("correction.weight", level, origin)
-    bounds = source.origin("vllm_importance_sampling_clip_max")
-    draft.set("correction.weight_high", high or 1e6, bounds)
+    draft.set("correction.weight_high", high or 1e6, source.origin("vllm_importance_sampling_clip_max"))
     if low:
         source.copy("vllm_importance_sampling_clip_min", "correction.weight_low")
     if how == "mask":
@@ -265,18 +261,14 @@ def _correction(source: Source, draft: Draft) -> None:
 
 def _advantage(source: Source, draft: Draft) -> None:
     scale, many = source["scale_rewards"], source["multi_objective_aggregation"]
-    origin = source.origin("scale_rewards")
-    names = {True: "group_std", "group": "group_std", "true": "group_std", "batch": "batch_std"}
-    names |= {False: "none", "none": "none", "false": "none"}
-    if not isinstance(scale, bool):
-        scale = str(scale).lower()
+    origin, scale = source.origin("scale_rewards"), str(scale).lower()
+    names = {"group": "group_std", "true": "group_std", "batch": "batch_std", "none": "none", "false": "none"}
     if scale not in names:
         draft.refuse("scale_rewards", scale, "known: group, batch, none")
         return
-    draft.set("advantage.baseline", "group_mean", origin)
-    draft.set("advantage.scale", names[scale], origin)
-    draft.set("advantage.std_ddof", 1, origin)
-    draft.set("advantage.std_eps", 1e-4, origin)
+    options = {"baseline": "group_mean", "scale": names[scale], "std_ddof": 1, "std_eps": 1e-4}
+    for name, value in options.items():
+        draft.set(f"advantage.{name}", value, origin)
     # TRL's sum skips the reward functions that return None.
     draft.set("advantage.partial_rewards", True, source.origin("multi_objective_aggregation"))
     if many == "normalize_then_sum":

@@ -1,5 +1,4 @@
-"""TRL's GRPOConfig, one row per field: the fields of GRPO first, then the fields inherited from transformers'
-TrainingArguments."""
+"""TRL's GRPOConfig, one row per field: GRPO's fields, and the fields of transformers' TrainingArguments."""
 
 from typing import Any
 

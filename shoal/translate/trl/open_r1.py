@@ -62,7 +62,7 @@ _REFUSED = {
 
 
 def note_settings(functions: Collection[str], source: Source, draft: Draft) -> None:
-    """Notes the settings of functions that give no reward, and differences between functions and their counterparts."""
+    """Notes settings of functions that give no reward, and a difference between the cosine rewards."""
     if "cosine" in functions:
         draft.notes.append("cosine: a text beyond cosine_max_len has the value at it; open-r1's rises again")
     for row in FIELDS:
@@ -72,7 +72,6 @@ def note_settings(functions: Collection[str], source: Source, draft: Draft) -> N
 
 
 def is_open_r1(source: Source) -> bool:
-    """Returns whether the source is a recipe of open-r1."""
     return not source.spellings().isdisjoint(_ITS_OWN)
 
 
@@ -112,6 +111,5 @@ def overlong(weight: float, limit: int, buffer: int) -> dict[str, Any]:
 
 
 def cosine(weight: float, limit: Mapping[str, int], values: Mapping[str, float]) -> dict[str, Any]:
-    """Returns the fields of [reward] for a cosine by length. `limit` has Shoal's names, and `values` has the peer's
-    names."""
+    """Returns the fields of [reward] for a cosine by length. `limit` has Shoal's names, `values` the peer's."""
     return {"cosine": {"factor": weight, **limit, **{COSINE[name]: value for name, value in values.items()}}}

@@ -1,5 +1,5 @@
-"""TRL's reward functions, reward model and weights. Functions of trl.rewards are known by name, and functions of the
-source's own file become custom verifiers in TRL's convention; others are refused."""
+"""TRL's reward functions, reward model and weights. Functions of trl.rewards are known by name, functions of the file
+become custom verifiers, and others are refused."""
 
 import ast
 import re
@@ -11,6 +11,7 @@ from shoal.parsing import parse_python
 from shoal.translate.shared.draft import Draft, Origin, OwnFunction, Source
 from shoal.translate.shared.field import Unfit
 from shoal.translate.shared.toml import toml_value
+from shoal.translate.sources.values import called
 from shoal.translate.trl.open_r1 import (
     ACCURACY,
     COSINE,
@@ -41,7 +42,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Functions of trl.rewards with a counterpart, and the parameters of the functions that are factories."""
 _READS = {"extraction": ["latex"], "boxed_match_priority": 0}
-"""The rules by which TRL's accuracy_reward reads an answer: only LaTeX is read, and boxes are read first."""
+"""How TRL's accuracy_reward reads an answer: only LaTeX, and boxes first."""
 _SHARED = ("weights", "style", "custom")
 """Tables of [reward] in which several functions each set their own key."""
 _SCRIPT = {"get_soft_overlong_punishment": {"max_completion_len": 1280, "soft_punish_cache": 256}}
@@ -84,8 +85,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
 
 
 def _parts(functions: list[tuple[str, float]], source: Source, draft: Draft) -> tuple[dict[str, Any], bool]:
-    """Returns the fields of [reward] for all functions, and whether each has a counterpart; refuses all other
-    functions."""
+    """Returns the fields of [reward] for all functions, and whether each has a counterpart; refuses the others."""
     model = source["reward_model_name_or_path"]
     reward: dict[str, Any] = {}
     unfit: dict[str, list[str]] = {}
@@ -150,8 +150,7 @@ def _set_verifier(
 
 
 def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
-    """Refuses to normalize each part separately if there are parts other than verifiers, because the sum of the parts
-    is one reward."""
+    """Refuses to normalize parts other than verifiers separately, because the sum of the parts is one reward."""
     if source["multi_objective_aggregation"] == "normalize_then_sum":
         reason = (
             "format and length are parts of one reward here; to normalize each by itself, leave reward_funcs out and "
@@ -208,8 +207,7 @@ def _part(text: str, weight: float, source: Source) -> dict[str, Any]:
 
 
 def _check(name: str, options: Mapping[str, Any], weight: float) -> None:
-    """Raises `Unfit` for a function that has no counterpart, and for parameters or a weight that do not fit the
-    function."""
+    """Raises `Unfit` for a function without a counterpart, and for parameters or a weight that do not fit it."""
     if name == "reasoning_accuracy_reward":
         raise Unfit(f"scores only the text after </think>, and gives 0 without it; no verifier does this: {_CUSTOM}")
     if name not in _OPTIONS:
@@ -228,18 +226,12 @@ def _read(text: str) -> tuple[str, dict[str, Any]]:
         (statement,) = parse_python(text.strip()).body
         node = statement.value if isinstance(statement, ast.Expr) else ast.Constant(None)
         if not isinstance(node, ast.Call):
-            return _last(node, text), {}
-        name = _last(node.func, text)
+            return called(node) or text, {}
+        name = called(node.func) or text
         positional = dict(zip(_OPTIONS.get(name, ()), map(ast.literal_eval, node.args), strict=False))
         return name, positional | {word.arg or "**": ast.literal_eval(word.value) for word in node.keywords}
     except (ValueError, RecursionError):
         return text, {}
-
-
-def _last(node: ast.expr, text: str) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else text
 
 
 def _own_part(function: OwnFunction, weight: float) -> dict[str, Any]:
@@ -253,14 +245,13 @@ def _own_part(function: OwnFunction, weight: float) -> dict[str, Any]:
 
 
 def _verifier_name(function: OwnFunction) -> str:
-    """Returns the name of the verifier for a function."""
     name = re.sub(r"[^a-z0-9_-]", "-", function.name.lower()).lstrip("-")[:56]
     return f"own_{name}" if name in BUILT_IN_VERIFIERS else name or "own"
 
 
 def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) -> dict[str, Any]:
     """Returns the settings of a source whose label all functions read. Refuses functions that need another label than
-    the verifier `beside`, which reads the column of TRL's accuracy reward."""
+    the verifier `beside`, which reads the label of TRL's accuracy reward."""
     columns = list(
         dict.fromkeys(column for function in functions for column in (*function.columns, *function.optional))
     )
@@ -278,7 +269,6 @@ def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) 
 
 
 def _note_own(functions: Sequence[OwnFunction], num_verifiers: int, draft: Draft) -> None:
-    """Notes the facts about the functions that a reader of the translation needs."""
     names = ", ".join(_verifier_name(function) for function in functions)
     draft.notes.append(
         f"reward_funcs: {names} judge one completion a call, so a function that compares the completions of a list "

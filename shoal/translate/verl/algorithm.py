@@ -26,11 +26,7 @@ _MOVING = tuple(f"{REFERENCE}.{name}" for name in ("sync_ref_model", "ref_model_
 """Fields of a reference that follows the policy."""
 _OBJECTIVES = {"vanilla": "ppo_clip", "gspo": "gspo", "sapo": "sapo", "geo_mean": "gmpo", "cispo": "cispo"}
 _OBJECTIVES |= {"gpg": "policy_gradient", "dppo_tv": "dppo_tv", "dppo_kl": "dppo_kl"}
-_DPPO = {
-    "clip_ratio_low": "dppo_divergence_low",
-    "clip_ratio_high": "dppo_divergence_high",
-    "clip_ratio_c": "dppo_ratio_cap",
-}
+_DPPO = {f"clip_ratio_{end}": f"dppo_divergence_{end}" for end in ("low", "high")} | {"clip_ratio_c": "dppo_ratio_cap"}
 _SAPO = {"tau_pos": "sapo_tau_positive", "tau_neg": "sapo_tau_negative"}
 _BY_SEQUENCE = ("gspo", "sapo", "gmpo")
 """Objectives that verl averages over sequences for every value of loss_agg_mode."""
@@ -40,7 +36,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "sapo": _SAPO,
     "gmpo": {"clip_ratio_low": "gmpo_log_clip_low", "clip_ratio_high": "gmpo_log_clip_high"},
 }
-"""Options of single objectives, each with verl's name and Shoal's name."""
+"""Shoal's options of single objectives, by verl's names."""
 
 
 def compose_advantage(source: Source, draft: Draft) -> None:
@@ -143,8 +139,8 @@ def _aggregate_by_sequence(source: Source, draft: Draft, mode: str) -> None:
 
 
 def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
-    base = source[f"{ACTOR}.clip_ratio"]
-    has_base, *has_sides = (source.is_set(f"{ACTOR}.clip_ratio{end}") for end in ("", "_low", "_high"))
+    base, names = source[f"{ACTOR}.clip_ratio"], [f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high")]
+    has_base, *has_sides = map(source.is_set, names)
     if objective in ("ppo_clip", "gspo", "cispo"):
         if has_base and not all(has_sides):
             draft.notes.append(
@@ -161,8 +157,7 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
     elif has_base and objective in ("dppo_tv", "dppo_kl", "gmpo"):
         draft.notes.append(f"actor.clip_ratio = {base:g}: {mode} uses clip_ratio_low and clip_ratio_high")
     elif objective in ("sapo", "policy_gradient"):
-        unused = (f"{ACTOR}.clip_ratio{end}" for end in ("", "_low", "_high"))
-        source.note_unused(*unused, why=f"loss_mode {mode} does not clip")
+        source.note_unused(*names, why=f"loss_mode {mode} does not clip")
     if objective == "ppo_clip":
         source.copy(f"{ACTOR}.clip_ratio_c", "loss.dual_clip")
     elif objective not in ("dppo_tv", "dppo_kl"):
@@ -174,5 +169,4 @@ def _options(source: Source, draft: Draft, objective: str, mode: str) -> None:
     for name, ours in _OPTIONS.get(objective, {}).items():
         source.copy(f"{ACTOR}.{name}", f"loss.{ours}")
     if objective != "sapo":
-        unused = (f"{ACTOR}.{name}" for name in _SAPO)
-        source.note_unused(*unused, why=f"changes nothing with loss_mode {mode}")
+        source.note_unused(*(f"{ACTOR}.{name}" for name in _SAPO), why=f"changes nothing with loss_mode {mode}")

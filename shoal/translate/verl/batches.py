@@ -12,8 +12,7 @@ _SYNC_STEP = "trainer.v1.separate_async.parameter_sync_step"
 _MODE, _SPAN = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
 
 _FILTERS = {None: "reward", "acc": "correct", "score": "correct", "seq_reward": "reward", "seq_final_reward": "reward"}
-"""Values of `grpo.filter_groups_by`, by verl's metric. `acc` and `score` are the scorer's values, without the overlong
-penalty."""
+"""Values of `grpo.filter_groups_by`, by verl's metric. `acc` and `score` lack the overlong penalty."""
 
 
 def compose_batches(source: Source, draft: Draft) -> None:
@@ -39,10 +38,9 @@ def compose_batches(source: Source, draft: Draft) -> None:
 
 def _filter_groups(source: Source, draft: Draft) -> None:
     """Sets the filter of groups with equal values of verl's metric, and the number of groups that replace them."""
-    enable, refills, metric = (
-        f"algorithm.filter_groups.{name}" for name in ("enable", "max_num_gen_batches", "metric")
-    )
-    is_on, num_refills, by = source[enable], source[refills], source[metric]
+    names = [f"algorithm.filter_groups.{name}" for name in ("enable", "max_num_gen_batches", "metric")]
+    enable, refills, metric = names
+    is_on, num_refills, by = (source[name] for name in names)
     if not is_on:
         source.note_unused(refills, metric, why="changes nothing without filter_groups.enable")
         return
@@ -77,7 +75,7 @@ def _batches(source: Source, draft: Draft) -> None:
 
 
 def _asynchronous_batches(source: Source, draft: Draft) -> None:
-    """Sets the size of a train step: the data that fully_async_main trains on between two publishes."""
+    """Sets the size of a train step: what fully_async_main trains on between two publishes."""
     mini, batches = source[f"{ACTOR}.ppo_mini_batch_size"], source[_REQUIRED] * source[_SYNCS]
     if mini < 1 or batches < 1:
         draft.refuse(_REQUIRED, source[_REQUIRED], "batches and mini-batches must have at least one prompt")
@@ -120,8 +118,8 @@ def _place(source: Source, draft: Draft) -> None:
 
 
 def _pace(source: Source, draft: Draft) -> None:
-    """Sets the staleness. The staleness is 0 unless one of verl's asynchronous trainers samples during training."""
-    mode, program = source[_MODE], source.origin("program")
+    """Sets the staleness, which is 0 unless one of verl's asynchronous trainers samples during training."""
+    mode = source[_MODE]
     warmups = [f"trainer.v1.{name}.num_warmup_batches" for name in ("colocate_async", "separate_async")]
     trainer = trainer_of(source["program"])
     if trainer != "ppo" or mode != "separate_async":
@@ -131,11 +129,13 @@ def _pace(source: Source, draft: Draft) -> None:
         source.note_unused(_SYNC_STEP, why=why)
     if trainer != "ppo":
         source.note_unused(_MODE, _SPAN, *warmups, why=f"{trainer} has a pace of its own")
-        ahead = source.origin(_STALENESS) if trainer == "fully_async" else program
-        bound = math.ceil(source[_STALENESS]) if trainer == "fully_async" else 1
-        draft.set("grpo.max_staleness", bound, ahead)
-        origin = source.origin(_PARTIAL) if trainer == "fully_async" else program
-        draft.set("weights.inflight_updates", trainer == "fully_async" and source[_PARTIAL], origin)
+    if trainer == "fully_async":
+        draft.set("grpo.max_staleness", math.ceil(source[_STALENESS]), source.origin(_STALENESS))
+        source.copy(_PARTIAL, "weights.inflight_updates")
+        return
+    if trainer == "one_step_off":
+        draft.set("grpo.max_staleness", 1, source.origin("program"))
+        draft.set("weights.inflight_updates", False, source.origin("program"))
         return
     if mode not in ("sync", "colocate_async", "separate_async"):
         draft.refuse(_MODE, mode, "known: sync, colocate_async, separate_async", cure="grpo.max_staleness")

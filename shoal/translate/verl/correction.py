@@ -16,10 +16,7 @@ _BYPASS = f"{_FIELD}.bypass_mode"
 
 
 def bypasses(source: Source) -> bool:
-    """Returns whether the engine's log-probabilities replace the policy's before the step.
-
-    In the experimental asynchronous trainers the engine's log-probabilities do so by default.
-    """
+    """Returns whether the engine's log-probabilities replace the policy's, the default of asynchronous trainers."""
     return bool(source[_BYPASS]) if source.is_set(_BYPASS) else trainer_of(source["program"]) != "ppo"
 
 
@@ -87,30 +84,29 @@ def _reject(source: Source, draft: Draft) -> None:
     names, limits = source[f"{_FIELD}.rollout_rs"], source[f"{_FIELD}.rollout_rs_threshold"]
     if names is None:
         return
-    options = list(
-        dict.fromkeys(item.strip() for item in names.strip("[]").replace("'", "").split(",") if item.strip())
-    )
+    options = list(dict.fromkeys(_items(names)))
     if limits is None:
         raise Unfit("rollout_rs_threshold must give its bounds")
-    bounds = [item.strip() for item in limits.strip("[]").replace("'", "").split(",") if item.strip()]
+    bounds = _items(limits)
     if len(bounds) == 1:
         bounds *= len(options)
     if len(bounds) != len(options):
-        raise Unfit(
-            f"has {len(options)} options and rollout_rs_threshold {len(bounds)} bounds: give one bound "
-            "per option, or one for all"
-        )
+        given = f"has {len(options)} options and rollout_rs_threshold {len(bounds)} bounds"
+        raise Unfit(f"{given}: give one bound per option, or one for all")
     tests = [_test(option, bound) for option, bound in zip(options, bounds, strict=True)]
     filters = [*draft.values.get("correction.filters", []), *tests]
     draft.set("correction.filters", filters, source.origin(f"{_FIELD}.rollout_rs", f"{_FIELD}.rollout_rs_threshold"))
 
 
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.strip("[]").replace("'", "").split(",") if item.strip()]
+
+
 def _test(option: str, bound: str) -> dict[str, Any]:
     match = re.fullmatch(r"(token|seq_sum|seq_mean|seq_max)_(k[123])", option)
     if match is None or option == "seq_max_k1":
-        raise Unfit(
-            f"{option!r} is unknown; known: token, seq_sum, seq_mean with _k1, _k2, _k3, and seq_max with _k2, _k3"
-        )
+        known = "token, seq_sum, seq_mean with _k1, _k2, _k3, and seq_max with _k2, _k3"
+        raise Unfit(f"{option!r} is unknown; known: {known}")
     low, high = _bounds(bound)
     if match[2] == "k1":
         # verl bounds the inverse of the ratio; a missing lower bound is the inverse of the upper one.

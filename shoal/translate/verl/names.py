@@ -1,5 +1,4 @@
-"""Names of verl: its trainers, and the prefixes of its overrides (`actor_rollout_ref.actor` and the other prefixes in
-this module)."""
+"""verl's trainers, and the prefixes of its overrides."""
 
 import re
 from typing import Literal
@@ -18,7 +17,7 @@ PROGRAMS = (
 
 
 def trainer_of(program: str) -> Literal["ppo", "one_step_off", "fully_async"]:
-    """Returns the trainer that a module or file starts. The two experimental trainers have their own defaults."""
+    """Returns the trainer that a module or file starts."""
     if "one_step_off" in program:
         return "one_step_off"
     return "fully_async" if "fully_async" in program else "ppo"

@@ -17,7 +17,7 @@ _ROW_COLUMNS = ("ground_truth_column", "verifier_column")
 
 
 def compose_scorers(source: Source, draft: Draft) -> None:
-    """Maps the names of data sets, by which verl chooses its scorers, to verifiers."""
+    """Maps the names of data sets, by which verl chooses scorers, to verifiers."""
     if source["reward_model.enable"] or source["custom_reward_function.path"]:
         return
     remap = dict.fromkeys(_GSM8K, "gsm8k") | dict.fromkeys((*_MATH, *_DAPO), "math")
