@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +139,6 @@ def _environments(pid: int) -> list[psutil.Process]:
                 if "services.reward.environments.inside" in " ".join(child.cmdline()):
                     found.append(child)
     return found
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster.running(tmp_path / "runs") as cluster:
-        yield cluster
 
 
 def _config(folder: Path) -> dict[str, Any]:

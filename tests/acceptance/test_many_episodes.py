@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -12,7 +11,6 @@ from shoal.v1 import coordinator_pb2 as pb
 from tests.support.cluster import Cluster, kinds
 from tests.support.scripted_environment import ScriptedPolicy, ScriptedStage
 from tests.support.scripted_workers import arithmetic_config
-from tests.support.tiny_model import make_tiny_model
 from tests.support.waiting import eventually
 
 GROUPS, GROUP_SIZE = 40, 50
@@ -21,15 +19,11 @@ MAX_TURN_S = 0.02
 """CPU time of a turn in coordinator, scripted environment and scripted generator together."""
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster.running(tmp_path / "runs") as cluster:
-        yield cluster
-
-
 @pytest.mark.timeout(900)
-async def test_two_thousand_episodes_at_once_take_less_than_a_gibibyte(cluster: Cluster, tmp_path: Path) -> None:
-    model, rows = make_tiny_model(tmp_path / "model"), tmp_path / "questions.jsonl"
+async def test_two_thousand_episodes_at_once_take_less_than_a_gibibyte(
+    cluster: Cluster, model: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "questions.jsonl"
     rows.write_text("".join(json.dumps({"messages": f"Question {number}"}) + "\n" for number in range(GROUPS)))
     config = arithmetic_config(
         model,

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,7 @@ from tests.support.local_stack import free_port, guessing_config, write_config
 from tests.support.loopback import GENERATOR
 from tests.support.standing import PATIENCE_S, Standing
 from tests.support.tiny_model import make_tiny_model
-
-
-@pytest.fixture
-def standing(tmp_path: Path) -> Iterator[Standing]:
-    with Standing(tmp_path).registered() as services:
-        yield services
+from tests.support.waiting import block_until
 
 
 @pytest.mark.timeout(2400)
@@ -167,10 +161,7 @@ def test_a_generator_that_restarts_while_its_engine_starts_leaves_no_process_of_
         return found
 
     asyncio.run(load(address, model, 32, worker_pb2.WORKER_STATE_LOADING))
-    deadline = time.monotonic() + PATIENCE_S
-    while not (early := engines()):
-        assert time.monotonic() < deadline, "no process of the engine was started"
-        time.sleep(0.05)
+    early = block_until(engines, "a process of the engine is started", timeout_s=PATIENCE_S)
     asyncio.run(load(address, model, 16, worker_pb2.WORKER_STATE_STALE))
     first = engines()
     # A process that has ended is a zombie until the new program reads its exit code.

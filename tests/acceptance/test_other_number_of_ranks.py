@@ -1,8 +1,5 @@
 """A live run whose learner is killed and returns with another number of ranks, and then with the former one."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import psutil
 import pytest
 
@@ -12,12 +9,6 @@ from tests.support.standing import Standing
 pytestmark = pytest.mark.timeout(1500)
 
 RUN = "other-ranks"
-
-
-@pytest.fixture
-def standing(tmp_path: Path) -> Iterator[Standing]:
-    with Standing(tmp_path).registered() as services:
-        yield services
 
 
 def test_a_live_run_goes_on_on_one_rank_and_then_on_two_again(standing: Standing) -> None:

@@ -17,16 +17,10 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.schedule import load
 from tests.simulation.simulation import Outcome, simulate
 from tests.simulation.test_schedules import FAILING
-from tests.support.tiny_model import make_tiny_model
 
 SEED = int(os.environ.get("SHOAL_SIMULATION_SEED", "1000"))
 NUM_SCHEDULES = int(os.environ.get("SHOAL_SIMULATION_SCHEDULES", "2000"))
 MAX_TRIES = 100
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 def _simulate(seed: int, model: Path) -> Outcome:

@@ -8,7 +8,6 @@ Each writes its results to FOLDER/stage-<stage>-of-<ranks>.json. A stage is ZeRO
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.support.configs import run_config
 from tests.support.learner_results import restore_request
 from tests.support.learner_saves import files_on_disk
 from tests.support.train_batches import make_batch, make_groups
+from tests.support.waiting import block_until
 
 SAVED_ON = 2
 SAVED_AT = 3
@@ -105,10 +105,7 @@ def save_and_go_on(commands: LearnerCommands) -> dict[str, Any]:
 def fetch(commands: LearnerCommands, folder: Path, stage: str) -> learner_pb2.LoadCheckpointRequest:
     """Waits for the learner that saves, and copies its checkpoint; returns the request that restores it."""
     written = result_file(folder, stage, SAVED_ON)
-    deadline = time.monotonic() + _WAIT_S
-    while not written.exists():
-        assert time.monotonic() < deadline, f"{written} does not come"
-        time.sleep(0.1)
+    block_until(written.exists, f"{written} comes", timeout_s=_WAIT_S)
     if commands.process_group.rank == 0:
         shutil.copytree(data_dir(folder, SAVED_ON) / stage, data_dir(folder, commands.process_group.size) / stage)
     commands.process_group.raise_on_all(None)

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +30,7 @@ from tests.support.real_generator import (
     random_model,
     weights_of,
 )
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -147,10 +147,7 @@ async def test_completions_end_under_the_version_they_began_with_however_many_fo
     for version, task in sampling.items():
         [completion] = await task
         setting.check(completion, version)
-    give_up = time.monotonic() + TIMEOUT_S
-    while len(folders := setting.generator.adapter_folders()) > 1:
-        assert time.monotonic() < give_up, f"kept without a request: {folders}"
-        await asyncio.sleep(0.02)
+    await eventually(lambda: len(setting.generator.adapter_folders()) <= 1, "no adapter is kept without a request")
 
 
 async def test_a_scoring_call_in_a_batch_leaves_all_requests_right(client: Client, setting: Setting) -> None:

@@ -110,7 +110,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = START_S
         self._rng = random.Random(f"{seed}/threads")
         self._threads: dict[object, deque[Callable[[], None]]] = {}
-        self.num_steps = 0
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
@@ -121,7 +120,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if timeout is None:
             raise RuntimeError("nothing is left that could happen, and the schedule has not ended")
         self._now += timeout
-        self.num_steps += 1
         return []
 
     def _process_events(self, events: list[Any]) -> None:

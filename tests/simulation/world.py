@@ -170,11 +170,9 @@ class World:
 
         self.loop.call_later(delay_s, work, context=Context())
 
-    def add(self, kind: str, number: int) -> Slot:
-        slot = Slot(self, kind, number)
-        self.slots.append(slot)
-        slot.start()
-        return slot
+    def add(self, kind: str, number: int) -> None:
+        self.slots.append(Slot(self, kind, number))
+        self.slots[-1].start()
 
     def of_kind(self, kind: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.kind == kind]
@@ -245,9 +243,8 @@ class World:
 
         return self.operator.create_task(call())
 
-    def start_run(self, config: dict[str, Any] | None, *, changes: dict[str, Any] | None = None) -> Any:
-        values = changes if config is None else config
-        struct = json_format.ParseDict(values, Struct()) if values else None
+    def start_run(self, config: dict[str, Any] | None) -> Any:
+        struct = json_format.ParseDict(config, Struct()) if config else None
         return self.call("StartRun", pb.StartRunRequest(config=struct, run_id=RUN, resume=config is None))
 
     def close(self) -> None:

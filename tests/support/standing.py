@@ -13,6 +13,7 @@ from typing import Any, Self
 import psutil
 
 from tests.support.local_stack import free_port
+from tests.support.waiting import block_until
 
 CLI = (sys.executable, "-c", "from services.coordinator.cli import main; main()")
 WORKERS = ("generator", "learner", "reward")
@@ -40,14 +41,14 @@ class Standing:
 
     def wait_until_registered(self) -> None:
         """Waits until the coordinator knows all workers."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def know_all() -> bool:
             with contextlib.suppress(AssertionError):  # There may be no coordinator yet.
                 known = json.loads(self.shoal("workers", "--output", "json")).get("workers", ())
-                if len(known) >= len(self.addresses):
-                    return
-            assert time.monotonic() < deadline, "not all workers have registered"
-            time.sleep(0.3)
+                return len(known) >= len(self.addresses)
+            return False
+
+        block_until(know_all, "all workers have registered", timeout_s=PATIENCE_S)
 
     @contextlib.contextmanager
     def registered(self) -> Iterator[Self]:

@@ -21,6 +21,7 @@ async def test_a_generator_is_loading_while_its_engine_starts_and_stale_until_it
     assert (await idle.configure()).state == worker_pb2.WORKER_STATE_LOADING
     with pytest.raises(FailedPrecondition, match="LOADING"):
         await idle.sample()
+    assert (await idle.status()).status.state == worker_pb2.WORKER_STATE_LOADING
     started.set()
     await idle.reach(worker_pb2.WORKER_STATE_STALE)
     with pytest.raises(FailedPrecondition, match="no weights were published"):

@@ -150,12 +150,6 @@ async def test_a_dead_engine_ends_the_process_with_its_reason(ready: Generator, 
     assert signals == [15]
 
 
-async def test_status_answers_while_an_engine_starts(idle: Generator) -> None:
-    idle.starting.append(asyncio.ensure_future(asyncio.sleep(3600)))
-    await idle.configure()
-    assert (await idle.status()).status.state == worker_pb2.WORKER_STATE_LOADING
-
-
 async def test_the_process_ends_when_its_engine_dies_while_it_starts(idle: Generator, signals: list[int]) -> None:
     idle.starting.append(Unavailable("a process of vLLM's engine ended", reason=ErrorReason.ENGINE_DEAD))
     await idle.configure()

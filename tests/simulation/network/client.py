@@ -237,14 +237,17 @@ class Call:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    async def _change(self) -> None:
+        try:
+            await self._changed.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
     async def _next(self) -> Any:
         """Returns the next response; None at the end. Raises the status of a call that failed."""
         while not self._responses and self._status is None:
-            try:
-                await self._changed.wait()
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+            await self._change()
         if self._status is not None and self._status.code is grpc.StatusCode.CANCELLED:
             raise asyncio.CancelledError
         if self._responses:
@@ -259,11 +262,7 @@ class Call:
     async def _response(self) -> Any:
         response = await self._next()
         while self._status is None:
-            try:
-                await self._changed.wait()
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+            await self._change()
         await self._next()
         return response
 

@@ -7,19 +7,20 @@ from typing import Any
 
 from shoal.errors import Internal
 from shoal.v1 import reward_pb2, rollout_pb2, worker_pb2
-from shoal.v1.reward_pb2_grpc import RewardServiceServicer, add_RewardServiceServicer_to_server
+from shoal.v1.reward_pb2_grpc import add_RewardServiceServicer_to_server
 from tests.simulation.workers.plane import Plane
+from tests.support.scripted_workers import ScriptedReward
 
 
-class SimulatedReward(RewardServiceServicer):
+class SimulatedReward(ScriptedReward):
     """Scores after up to a second; its verifier can fail, and so can the service."""
 
-    kind = worker_pb2.WORKER_KIND_REWARD
     full_name = "shoal.v1.RewardService"
     num_weight_ranks = 0
     add_to_server = staticmethod(add_RewardServiceServicer_to_server)
 
     def __init__(self, plane: Plane, rng: random.Random) -> None:
+        super().__init__()
         self._faults = plane.faults
         self._rng = rng
         self._pace_s = rng.choice((0.01, 0.1, 1.0))
@@ -37,16 +38,6 @@ class SimulatedReward(RewardServiceServicer):
 
     async def GetStatus(self, request: Any, context: Any) -> reward_pb2.RewardServiceGetStatusResponse:
         return reward_pb2.RewardServiceGetStatusResponse(status=self.status())
-
-    async def CheckLabels(self, request: Any, context: Any) -> reward_pb2.CheckLabelsResponse:
-        return reward_pb2.CheckLabelsResponse()
-
-    async def ReloadVerifiers(self, request: Any, context: Any) -> reward_pb2.ReloadVerifiersResponse:
-        return reward_pb2.ReloadVerifiersResponse()
-
-    async def ListVerifiers(self, request: Any, context: Any) -> reward_pb2.ListVerifiersResponse:
-        names = ("gsm8k", "math", "exact_string", "reasoning_gym")
-        return reward_pb2.ListVerifiersResponse(verifiers=[reward_pb2.VerifierInfo(name=name) for name in names])
 
     async def ScoreGroup(
         self, request_iterator: AsyncIterator[reward_pb2.ScoreGroupRequest], context: Any
