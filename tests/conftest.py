@@ -45,7 +45,6 @@ def restored_environment() -> Iterator[None]:
 
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Returns what keeps the spans of the test's process."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))

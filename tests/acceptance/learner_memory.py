@@ -29,7 +29,6 @@ def resident_bytes(name: str) -> int:
 
 
 def forget_peak() -> None:
-    """Resets `VmHWM` to the memory that is resident now."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -13,7 +13,6 @@ HELP_MODULES = 300
 
 
 def _modules_after(statement: str) -> set[str]:
-    """What is imported after a statement in a new interpreter."""
     code = f"{statement}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,6 @@ PATIENCE_S = 300
 
 
 def find_compose() -> list[str] | None:
-    """The command of whichever compose there is."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]):
             done = subprocess.run([*command, "version"], capture_output=True, check=False)

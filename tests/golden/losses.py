@@ -30,7 +30,6 @@ def run_with(**sections: Mapping[str, Any]) -> RunConfig:
 
 
 def aggregation_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates a case's averaging into our fields."""
     mode = settings.get("aggregation", settings.get("mode"))
     divisor = settings.get("denominator", settings.get("max_completion_length"))
     counted = {"all": "count", "non-empty": "skip"}[settings.get("sequences_counted", "non-empty")]

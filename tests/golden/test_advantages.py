@@ -53,7 +53,6 @@ def _spread(words: str, keys: tuple[str, str], explicit: Mapping[str, Any]) -> d
 
 
 def _config(words: Mapping[str, Any]) -> AdvantageConfig:
-    """Translates the words of a vector into our options."""
     options: dict[str, Any] = {
         "baseline": _meaning(words.get("baseline", words.get("rule", "group mean")), _BASELINES)
         if not words.get("rule", "").startswith("all rewards")

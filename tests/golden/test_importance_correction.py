@@ -24,7 +24,6 @@ def between(low: float | None, high: float | None, **fields: Any) -> dict[str, A
 
 
 def correction_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the `[correction]` table of a case, from its mode and bounds."""
     mode = settings["mode"].replace("_", " ")
     cap_low, cap_high = settings.get("cap_low"), settings.get("cap_high")
     weight_high, clamp_high = (UNBOUNDED if most is None else most for most in (cap_high, settings.get("clamp_high")))
@@ -75,7 +74,6 @@ def gate(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loss_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the `[loss]` table of a case."""
     return aggregation_of({"aggregation": "token-mean"} | dict(settings)) | {
         "baseline": "proximal",
         "clip_low": settings.get("clip_low"),

@@ -117,7 +117,6 @@ def test_rewards_are_composed_as_by_open_instruct(case: GoldenCase) -> None:
 
 
 def _reward_config(config: Mapping[str, Any]) -> RewardConfig:
-    """Translates open-instruct's flags into our table."""
     form = {
         "kind": "r1" if config["apply_r1_style_format_reward"] else "none",
         "mode": "add" if config["additive_format_reward"] else "gate",

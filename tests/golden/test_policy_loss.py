@@ -42,7 +42,6 @@ def cispo_bounds(lower: float | None, upper: float, *, is_cap: bool) -> dict[str
 
 
 def kl_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the `[kl]` table of a case."""
     if "kl" not in settings:
         return {}
     if "open_instruct_kl_estimator" in settings:

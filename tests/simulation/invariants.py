@@ -18,7 +18,6 @@ from tests.simulation.world import RUN, World
 
 
 async def violations(world: World, scenario: Scenario) -> list[str]:
-    """Returns what does not hold; nothing if all is well."""
     if scenario.defects:
         return scenario.defects
     return [
@@ -158,7 +157,6 @@ def _of_slots(world: World) -> Iterator[str]:
 
 
 def _of_tasks(world: World) -> Iterator[str]:
-    """Checks that the run left no task behind."""
     for task in world.coordinator.tasks:
         name = task.get_coro().__qualname__  # type: ignore[union-attr]
         if name not in ("World._serve", "Server._handle"):

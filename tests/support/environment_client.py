@@ -77,7 +77,6 @@ class Player:
         )
 
     async def finish(self) -> Result:
-        """Ends the episode; returns its result."""
         self.end()
         return await self.result()
 

@@ -48,7 +48,6 @@ class Client:
         return version_from_wire((await self.status()).version)
 
     async def batch(self, step_id: str, groups: Sequence[TrainGroup] | None = None) -> TrainBatch:
-        """Makes a batch for the learner's current version."""
         return make_batch(step_id, await self.version(), groups=groups)
 
     async def train(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:

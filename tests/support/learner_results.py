@@ -49,6 +49,5 @@ def is_measured(name: str) -> bool:
 
 
 def restore_request(checkpoint_id: str, files: Sequence[FileDigest]) -> learner_pb2.LoadCheckpointRequest:
-    """The request that restores a checkpoint in a first attempt."""
     digests = [learner_pb2.FileDigest(**vars(file)) for file in files]
     return learner_pb2.LoadCheckpointRequest(checkpoint_id=checkpoint_id, files=digests, attempt=1)

@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def load(request: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a model computes, in float32."""
     folder = Path(request["folder"])
     lm, report = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     tokenizer = AutoTokenizer.from_pretrained(folder)

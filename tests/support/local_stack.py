@@ -156,7 +156,6 @@ class LocalStack:
         self.until(f"step {step}", lambda e: e["kind"] == "step" and e["attributes"]["step"] >= step, timeout_s)
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code of `shoal train`."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:
             self.children()

@@ -48,7 +48,6 @@ CORE = (
 
 
 def variant_config(model: Path, variant: str, **sections: Any) -> RunConfig:
-    """Returns the configuration of a variant; `sections` are its other tables."""
     learner = {"compute_dtype": "float32", "learning_rate": 1e-3, "pack_tokens": 48, "logits_chunk_tokens": 16}
     common = {"sampling": {"max_completion_tokens": 16}, "grpo": {"groups_per_step": 4}, "learner": learner}
     return run_config(model, **common | VARIANTS[variant] | sections)

@@ -20,7 +20,6 @@ def missing_for_node_server() -> str:
 
 @contextmanager
 def node_server() -> Iterator[str]:
-    """Runs the server until the block ends, and yields its address."""
     command = ["node", str(_FOLDER / "server.js"), "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=_FOLDER, stdout=subprocess.PIPE, text=True) as process:
         try:

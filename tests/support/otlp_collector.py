@@ -48,7 +48,6 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def one(self, name: str, *, service: str = "") -> SeenSpan:
-        """The only span of that name."""
         found = [span for span in self.spans if span.name == name and service in ("", span.service)]
         assert len(found) == 1, f"{len(found)} spans {name!r} of {service!r} among {self.spans}"
         return found[0]

@@ -16,7 +16,6 @@ _STARTED = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
 
 @contextmanager
 def s3_server() -> Iterator[int]:
-    """Runs the server; yields its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

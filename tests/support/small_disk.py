@@ -10,8 +10,6 @@ import pytest
 
 
 class SmallDisk:
-    """The disk that is mounted over a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._filler = folder / "filler"

@@ -34,14 +34,11 @@ class Standing:
             self.start_worker(name, *(("--num-ranks", "2") if name == "learner" else ()))
 
     def start_worker(self, kind: str, *options: str) -> None:
-        """Starts the worker of a kind at its address."""
         listen, data_dir = self.addresses[kind], str(self.folder / "runs")
         common = ("--coordinator", self.coordinator, "--listen", listen, "--data-dir", data_dir)
         self.processes[kind] = self._start(kind, *common, *options)
 
     def wait_until_registered(self) -> None:
-        """Waits until the coordinator knows all workers."""
-
         def know_all() -> bool:
             with contextlib.suppress(AssertionError):  # There may be no coordinator yet.
                 known = json.loads(self.shoal("workers", "--output", "json")).get("workers", ())

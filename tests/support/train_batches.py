@@ -84,7 +84,6 @@ def with_supports(groups: Sequence[TrainGroup], *, vocab_size: int = 256, seed: 
 def make_batch(
     train_step_id: str = "step-0", version: WeightVersion = START, *, groups: Sequence[TrainGroup] | None = None
 ) -> TrainBatch:
-    """A batch of the groups, or of `make_groups()`."""
     return TrainBatch(train_step_id, version, 1.0, tuple(make_groups() if groups is None else groups))
 
 

@@ -17,7 +17,6 @@ def translate_values(system: str, values: dict[str, Any], *overrides: str) -> Tr
 
 
 def translate_file(system: str, path: Path, text: str, *flags: str, overrides: Sequence[str] = ()) -> Translation:
-    """Writes a file, and translates it with the flags after it."""
     path.write_text(text)
     return translate_arguments(system, [str(path), *flags], overrides=overrides)
 
@@ -29,7 +28,6 @@ def parsed(translation: Translation) -> RunConfig:
 
 
 def config_of(system: str, values: dict[str, Any], *overrides: str) -> RunConfig:
-    """Returns the configuration that values are translated to; fails with the refusals."""
     return parsed(translate_values(system, values, *overrides))
 
 

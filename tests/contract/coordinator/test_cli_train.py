@@ -37,7 +37,6 @@ class Train:
         self.children: list[psutil.Process] = []
 
     def until(self, text: str) -> str:
-        """Reads progress up to a line that contains the text."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)

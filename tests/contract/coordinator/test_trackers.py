@@ -201,8 +201,6 @@ async def test_a_missing_package_is_reported_before_anything_starts(
 
 @dataclass
 class Steps:
-    """A tracker that keeps the steps of the metrics that it gets."""
-
     steps: list[int] = field(default_factory=list)
 
     def log_table(self, step: int, name: str, rows: Sequence[Mapping[str, Any]]) -> None: ...

@@ -9,7 +9,6 @@ from tests.support.processes import ended
 
 
 async def healthcheck(*arguments: str) -> tuple[int | None, str]:
-    """Exit code and standard error."""
     run = await ended(sys.executable, "-m", "shoal.rpc.healthcheck", *arguments, "--timeout-s", "20")
     return run.code, run.err
 

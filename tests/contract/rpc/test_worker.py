@@ -39,7 +39,6 @@ class Running:
         return call
 
     async def end(self):
-        """Exit code and stderr."""
         async with asyncio.timeout(TIMEOUT_S):
             _, err = await self.process.communicate()
         return self.process.returncode, err.decode()

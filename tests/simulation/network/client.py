@@ -40,7 +40,6 @@ class Network:
         server.process.at_kill.append(lambda: self._gone(server.process))
 
     def channel(self, address: str, options: Any = (), **_: Any) -> "Channel":
-        """Opens a channel, as `grpc.aio.insecure_channel`."""
         return Channel(self, address, dict(options))
 
     def begin(self, address: str, method: str, metadata: Metadata) -> Exchange | None:

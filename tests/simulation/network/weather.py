@@ -8,8 +8,6 @@ from tests.simulation.virtual_time import Process
 
 
 class Break(Enum):
-    """Where a call breaks."""
-
     REQUEST = "before the server gets it"
     MIDDLE = "while the server works"
     ANSWER = "when the server has done its work"
