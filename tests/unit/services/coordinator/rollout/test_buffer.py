@@ -84,10 +84,7 @@ async def test_a_group_after_the_window_keeps_its_slot_until_the_window_reaches_
 
 
 async def _pace(max_staleness: int, max_refills: int, chance_of_signal: float, seed: int) -> tuple[list[int], int]:
-    """Paces groups with random latencies of 0 to 5 turns of the event loop.
-
-    Returns the staleness of all trained groups, and the largest number of groups in one step.
-    """
+    """Paces groups with random latencies; returns the staleness of trained groups, and the most groups of a step."""
     per_step, num_steps = 3, 60
     buffer: PacingBuffer[tuple[int, bool]] = make_pairs(max_staleness, per_step, max_refills)
     rng = random.Random(seed)

@@ -105,10 +105,7 @@ async def bring_to(ledger: Ledger, order_number: int, *rewards: float | None) ->
 async def folder(
     ledger: Ledger, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A ledger with ten groups: 2 steps of 4, the first after an attempt at it that was skipped, and 2 more groups.
-
-    With checkpoints the groups of the steps are in blocks of at most three.
-    """
+    """A ledger with ten groups: 2 steps of 4, the first after a skipped attempt at it, and 2 more groups."""
     monkeypatch.setattr(blocks, "GROUPS_PER_BLOCK", 3)
     for number, rewards in enumerate(
         [(0.0, 0.0), (1.0, None), (0.0, 1.0), (1.0, 1.0), (0.25, 0.5), (None, None), (0.5, 0.5), (0.5, 0.0)]

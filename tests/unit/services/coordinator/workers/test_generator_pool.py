@@ -19,7 +19,7 @@ from services.coordinator.workers.registry import WorkerRecord, WorkerRegistry
 from shoal.concurrency import Signal
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DeadlineExceeded, FailedPrecondition, Internal, ShoalError, Unavailable
-from shoal.rollout import Prompt, SamplingParams, VersionSpan, WeightVersion
+from shoal.rollout import Prompt, SamplingParams, WeightVersion
 from shoal.v1 import generator_pb2, worker_pb2
 from tests.support.clock import Clock
 from tests.support.waiting import eventually, settled
@@ -168,7 +168,6 @@ class Stub:
                 yield item
 
 
-SPANS = (VersionSpan(WeightVersion(0, 1), 0, 1),)
 BEGUN = generator_pb2.GenerateGroupResponse(has_begun=True)
 
 
