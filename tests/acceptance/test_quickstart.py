@@ -57,17 +57,8 @@ def test_the_quickstart_learns_to_add_within_ten_minutes(tmp_path: Path) -> None
     print(f"held out {evaluations[0]:.3f} -> {evaluations[-1]:.3f}; steps of {rows[-1]['time/step']:.1f} s")
     assert last >= 0.5 and last >= 4 * first, f"correct rate {first} -> {last}"
     assert evaluations[-1] - evaluations[0] >= 0.2, evaluations
-    for name in (
-        "config.json",
-        "metrics.jsonl",
-        "ledger.sqlite",
-        "events.jsonl",
-        "logs",
-        "checkpoints",
-        "model",
-        "report.html",
-    ):
-        assert (run / name).exists(), f"the run's folder has no {name}"
+    names = {path.name for path in run.iterdir()}
+    assert {"config.json", "ledger.sqlite", "logs", "checkpoints", "report.html"} <= names, names
     python = str(clone / ".venv/bin/python")
     subprocess.run([python, "-c", LOAD_EVERYWHERE, str(run / "model")], env=environment, check=True)
     shutil.rmtree(clone)

@@ -5,11 +5,8 @@ the tests look at its files.
 """
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,14 +20,13 @@ import pytest
 from services.coordinator.store.rollouts import whole_ledger
 from shoal.rpc.channel import connect
 from shoal.v1 import coordinator_pb2, coordinator_pb2_grpc, reward_pb2, reward_pb2_grpc, worker_pb2
-from tests.support.local_stack import STARTING_S, LocalStack, free_port, guessing_config, write_config
+from tests.support.local_stack import STARTING_S, LocalStack, free_port, guessing_config, run_of_call, write_config
 from tests.support.otlp_collector import Collector, collecting
 from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.integration
 
 NUM_STEPS = 16
-BUF = Path(sys.executable).with_name("buf")
 
 
 @dataclass
@@ -65,17 +61,6 @@ def collector() -> Iterator[Collector]:
     thread.join(30)
 
 
-def call(address: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Calls the coordinator with buf, as users do without our client."""
-    done = subprocess.run(
-        [str(BUF), "curl", "--protocol", "grpc", "--http2-prior-knowledge", "-d", json.dumps(request),
-         f"http://{address}/shoal.v1.CoordinatorService/{method}"],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{method}: exit code {done.returncode}: {done.stderr}"
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Outcome]:
     folder = tmp_path_factory.mktemp("disturbed")
@@ -100,13 +85,13 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
         reward = stack.services("reward")[1]
         reward.send_signal(signal.SIGKILL)
         stack.until_step(8)
-        paused = call(address, "PauseRun", {})["run"]
-        first = call(address, "GetRun", {})["run"]
+        paused = run_of_call(address, "PauseRun")
+        first = run_of_call(address, "GetRun")
         time.sleep(2)
-        last = call(address, "GetRun", {})["run"]
+        last = run_of_call(address, "GetRun")
         # An engine takes a minute to start again on a busy machine; without the pause the run might end before.
         until_a_new_generator_serves(stack)
-        call(address, "ResumeRun", {})
+        run_of_call(address, "ResumeRun")
         yield Outcome(
             stack=stack,
             collector=collector,

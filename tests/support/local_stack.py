@@ -25,6 +25,22 @@ STARTING_S = 240
 """Longest time for four services with engines to be up, on two busy cores."""
 
 
+def buf_curl(*what: str) -> str:
+    """Calls a service with buf, as users do without our client; returns the answer."""
+    command = [str(SHOAL.with_name("buf")), "curl", "--protocol", "grpc", "--http2-prior-knowledge", *what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=STARTING_S, check=False)
+    assert done.returncode == 0, f"{what}: exit code {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+def run_of_call(address: str, method: str) -> dict[str, Any]:
+    """The run in the answer of a method of the coordinator, whose request may be empty."""
+    run: dict[str, Any] = json.loads(buf_curl("-d", "{}", f"http://{address}/shoal.v1.CoordinatorService/{method}"))[
+        "run"
+    ]
+    return run
+
+
 def free_port() -> int:
     """Returns a port for a server that starts later, or again.
 

@@ -16,7 +16,7 @@ import pytest
 from services.coordinator.cli.train_session import SAME_SIGNAL_S
 from services.coordinator.launcher.supervisor import GRACE_S
 from shoal.rpc.auth.permissions import Role
-from tests.support.local_stack import SHOAL, write_config
+from tests.support.local_stack import SHOAL, buf_curl, run_of_call, write_config
 from tests.support.repository import ROOT
 from tests.support.scripted_train_workers import STEP_BEGINS
 from tests.support.scripted_workers import arithmetic_config
@@ -283,26 +283,16 @@ def test_any_grpc_client_controls_a_live_run_and_kill_dash_nine_of_the_command_e
     address = run.until("the coordinator serves at").split()[-1]
     run.until("/100000 ")
 
-    def curl(*what: str) -> str:
-        buf = str(Path(sys.executable).parent / "buf")
-        command = [buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge", *what]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def call(method: str) -> dict[str, object]:
-        url = f"http://{address}/shoal.v1.CoordinatorService/{method}"
-        answer: dict[str, dict[str, object]] = json.loads(curl("-d", "{}", url))
-        return answer["run"]
-
-    services = curl("--list-services", f"http://{address}").split()
+    services = buf_curl("--list-services", f"http://{address}").split()
     assert {"shoal.v1.CoordinatorService", "grpc.health.v1.Health"} <= set(services)
-    health = curl("-d", '{"service": "shoal.v1.CoordinatorService"}', f"http://{address}/grpc.health.v1.Health/Check")
+    health = buf_curl(
+        "-d", '{"service": "shoal.v1.CoordinatorService"}', f"http://{address}/grpc.health.v1.Health/Check"
+    )
     assert json.loads(health) == {"status": "SERVING"}
-    assert call("PauseRun")["state"] == "RUN_STATE_PAUSED"
-    paused = call("GetRun")
+    assert run_of_call(address, "PauseRun")["state"] == "RUN_STATE_PAUSED"
+    paused = run_of_call(address, "GetRun")
     assert paused["state"] == "RUN_STATE_PAUSED"
-    assert call("ResumeRun")["state"] == "RUN_STATE_RUNNING"
+    assert run_of_call(address, "ResumeRun")["state"] == "RUN_STATE_RUNNING"
     # The step that was under way at the pause may still have been counted.
     while int(run.until("/100000 ").partition("/")[0].split()[-1]) < int(str(paused["policyVersion"])) + 2:
         pass
