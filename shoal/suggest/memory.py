@@ -23,8 +23,6 @@ _BUCKET_ELEMENTS = 50_000_000
 """Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
 _FLAT_ELEMENTS = 500_000_000
 """Number of gradients that DeepSpeed flattens at stage 0, after the backward pass."""
-_HEAD_BLOCK_BYTES = 256 << 20
-"""Bytes of float32 logits that the output layer has at once; `services/learner/model/logprobs.py` sets it."""
 _LIVE_ELEMENTS = 1_000_000_000
 """Number of parameters that DeepSpeed keeps gathered at stage 3 (its `stage3_max_live_parameters`)."""
 _BATCHED_TOKENS = 8192
@@ -152,16 +150,17 @@ def _attention_share(config: RunConfig) -> float:
 
 
 def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
-    """Estimates a chunk of logits (which the gradient of the logits overwrites), two blocks of the chunk in float32,
-    and the layer's gradient, as sum and addend.
+    """Estimates a chunk of logits on a GPU, which the gradient of the logits overwrites, and the layer's gradient, as
+    sum and addend.
 
     A frozen layer has no gradient.
     """
     learner = config.learner
-    tokens = min(learner.logits_chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
+    bytes_per_token = compute * shape.vocab_size
+    chunk_tokens = learner.chunk_tokens(bytes_per_token, on_cpu=False)
+    tokens = min(chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
     gradient = 0 if learner.lora.is_on else 2 * compute * shape.vocab_size * shape.hidden
-    blocks = 2 * min(_FLOAT32 * shape.vocab_size * tokens, _HEAD_BLOCK_BYTES)
-    return compute * shape.vocab_size * tokens + blocks + gradient
+    return bytes_per_token * tokens + gradient
 
 
 def engine_bytes(config: RunConfig) -> int:

@@ -10,6 +10,7 @@ Letters: R tokens of a row, N sequences of length L, H query heads, K key heads,
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,13 +94,15 @@ def register_attention(implementation: str) -> str:
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))
-        outputs = []
-        for bucket_NL in layout.buckets:
-            q, k, v = (_sequences(x[0], bucket_NL) for x in (query, key, value))
-            out_NHLD = per_sequence(q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
-            outputs.append(out_NHLD.transpose(1, 2).flatten(0, 1))
-        out_RHD = torch.cat(outputs).index_select(0, layout.output_R)
-        out_1RHD = out_RHD.unsqueeze(0)
+        attend = partial(per_sequence, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
+        if layout.output_R is None:
+            out_1RHD = attend(query, key, value).transpose(1, 2)
+        else:
+            outputs = [
+                attend(*(_sequences(x[0], bucket_NL) for x in (query, key, value))).transpose(1, 2).flatten(0, 1)
+                for bucket_NL in layout.buckets
+            ]
+            out_1RHD = torch.cat(outputs).index_select(0, layout.output_R).unsqueeze(0)
         return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group)), None
 
     # transformers would look for a kernel of its own behind a name that contains "flash".

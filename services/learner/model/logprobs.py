@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-_CPU_BLOCK_BYTES, _GPU_BLOCK_BYTES = 8 << 20, 256 << 20
-"""Float32 values of one block. On a CPU it should fit the caches. On a GPU there should be few kernels: at 8 MiB and a
-vocabulary of 152k they take 452 ms for a row of 8,192 tokens, at 256 MiB 89 ms, and at 1 GiB 85 ms (H200)."""
+_BLOCK_BYTES = 8 << 20
+"""Size of the float32 values of one block, which should fit the caches of a CPU."""
 
 
 class TokenScorer(nn.Module):
@@ -75,7 +74,11 @@ class TokenScorer(nn.Module):
 
     def _score(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         logits_CV = self._softcapped(nn.functional.linear(hidden_CE, self.weight, self.bias))
-        scored: tuple[Tensor, Tensor] = _TokenLogprobs.apply(logits_CV, targets_C, temperature, self.entropy_gradient)
+        function = TokenLogprobs
+        if _has_triton(logits_CV.device):
+            # Torch's builds for CPUs come without Triton.
+            from services.learner.model.fused_logprobs import FusedTokenLogprobs as function
+        scored: tuple[Tensor, Tensor] = function.apply(logits_CV, targets_C, temperature, self.entropy_gradient)
         return scored
 
     def _softcapped(self, logits: Tensor) -> Tensor:
@@ -83,7 +86,7 @@ class TokenScorer(nn.Module):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-class _TokenLogprobs(torch.autograd.Function):
+class TokenLogprobs(torch.autograd.Function):
     """Computes log softmax(logits / temperature) at the targets, and the entropy.
 
     The function works in blocks of rows, so that float32 values of the vocabulary exist for only one block, and
@@ -155,10 +158,13 @@ def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int,
     yield start, len(sizes), sizes[-1] if sizes else 1
 
 
+def _has_triton(device: torch.device) -> bool:
+    return str(device.type) == "cuda"
+
+
 def _blocks(logits_CV: Tensor) -> Iterator[slice]:
-    """Yields slices of rows. The float32 values of a slice take at most as many bytes as suit the device."""
+    """Yields slices of rows, whose float32 values take at most `_BLOCK_BYTES`."""
     num_rows, vocabulary = logits_CV.shape
-    num_bytes = _CPU_BLOCK_BYTES if logits_CV.device.type == "cpu" else _GPU_BLOCK_BYTES
-    step = max(1, num_bytes // (4 * vocabulary))
+    step = max(1, _BLOCK_BYTES // (4 * vocabulary))
     for start in range(0, num_rows, step):
         yield slice(start, start + step)

@@ -37,11 +37,13 @@ class Layout:
 
     buckets: tuple[Tensor, ...]
     """For each bucket, the row indices of N sequences' tokens, [N, L]; padding repeats a sequence's last token."""
-    output_R: Tensor
-    """The index of each token's output, [R], among the concatenated tokens of the buckets."""
+    output_R: Tensor | None
+    """The index of each token's output, [R], among the concatenated tokens of the buckets. None if the row is one
+    sequence, in order: then there are no buckets, and attention takes the row as it is."""
 
     def to(self, device: torch.device) -> "Layout":
-        return Layout(tuple(bucket.to(device) for bucket in self.buckets), self.output_R.to(device))
+        output_R = None if self.output_R is None else self.output_R.to(device)
+        return Layout(tuple(bucket.to(device) for bucket in self.buckets), output_R)
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,8 @@ def _support_tensor(supports: Sequence[Int64Array]) -> Tensor | None:
 
 def make_layout(sequences: Sequence[Int64Array], num_tokens: int) -> Layout:
     """Makes the layout of a row of `num_tokens`. A sequence is given by the row indices of its tokens."""
+    if len(sequences) == 1 and np.array_equal(sequences[0], np.arange(num_tokens)):
+        return Layout((), None)
     output = np.empty(num_tokens, dtype=np.int64)
     buckets: list[Int64Array] = []
     offset = 0

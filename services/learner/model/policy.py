@@ -122,9 +122,10 @@ def load_reference(
 
 def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup | None) -> Policy:
     lm.set_attn_implementation(register_attention(choose_attention(config, lm.config)))
-    policy = Policy(
-        lm, compute_dtype=getattr(torch, config.compute_dtype), logits_chunk_tokens=config.logits_chunk_tokens
-    )
+    dtype = getattr(torch, config.compute_dtype)
+    bytes_per_token = dtype.itemsize * lm.get_output_embeddings().out_features
+    chunk_tokens = config.chunk_tokens(bytes_per_token, on_cpu=not torch.cuda.is_available())
+    policy = Policy(lm, compute_dtype=dtype, logits_chunk_tokens=chunk_tokens)
     policy.sequence_group = sequence_group
     return policy
 

@@ -53,12 +53,12 @@ def share_of(row: PackedRow, group: SequenceGroup) -> RowShare:
     owner_C = row.predicting_C // num_tokens
     is_mine_C = owner_C == group.index
     # Padding belongs to no sequence; which output attention assigns to it does not matter.
-    layout = SharedLayout(row.layout.buckets, pad(row.layout.output_R, (0, num_padding)), group)
+    output_R = None if row.layout.output_R is None else pad(row.layout.output_R, (0, num_padding))
     share = replace(
         row,
         token_ids_R=pad(row.token_ids_R, (0, num_padding))[mine],
         positions_R=pad(row.positions_R, (0, num_padding))[mine],
-        layout=layout,
+        layout=SharedLayout(row.layout.buckets, output_R, group),
         predicting_C=row.predicting_C[is_mine_C] - mine.start,
         targets_C=row.targets_C[is_mine_C],
         support_CK=None if row.support_CK is None else row.support_CK[is_mine_C],

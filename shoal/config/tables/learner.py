@@ -20,6 +20,7 @@ Scheduler = Literal[
     "inverse_sqrt",
     "warmup_stable_decay",
 ]
+_CPU_CHUNK_TOKENS, _GPU_LOGITS_BYTES = 1024, 4 << 30
 _SHARDED = Fixed("the files of the checkpoint depend on this value")
 WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 
@@ -45,8 +46,9 @@ class LearnerConfig(Section):
     3. The number of learner ranks and the number of the model's attention heads must be divisible by this number."""
     pack_tokens: int = Field(default=4096, ge=1)
     """Maximum number of tokens in a packed row, over all ranks that share it. A longer sequence gets its own row."""
-    logits_chunk_tokens: int = Field(default=1024, ge=1)
-    """Number of tokens whose logits are in memory at once."""
+    logits_chunk_tokens: int | None = Field(default=None, ge=1)
+    """Number of tokens whose logits are in memory at once. With several chunks in a row, the backward pass computes the
+    logits again. If unset, 1024 on a CPU, and on a GPU as many tokens as have 4 GiB of logits."""
     learning_rate: Annotated[float, NEXT_STEP] = Field(default=1e-6, gt=0)
     """Peak learning rate of AdamW."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -114,6 +116,12 @@ class LearnerConfig(Section):
         if self.zero_stage is not None:
             return self.zero_stage
         return 2 if num_ranks > 1 or self.offload_optimizer else 0
+
+    def chunk_tokens(self, bytes_per_token: int, *, on_cpu: bool) -> int:
+        """Returns `logits_chunk_tokens`, settled for a token whose logits take `bytes_per_token`."""
+        if self.logits_chunk_tokens is not None:
+            return self.logits_chunk_tokens
+        return _CPU_CHUNK_TOKENS if on_cpu else max(_CPU_CHUNK_TOKENS, _GPU_LOGITS_BYTES // bytes_per_token)
 
     def check_schedule(self, num_warmup_steps: int, num_optimizer_steps: int) -> None:
         """Raises ValueError for parts of warmup_stable_decay that do not fit the run. With 0 as the number of optimizer

@@ -38,7 +38,7 @@ def scored(
 def test_chunks_give_the_values_and_gradients_of_all_logits_at_once(
     chunk_tokens: int, temperature: float, with_entropy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_CPU_BLOCK_BYTES", 5 * 4 * VOCABULARY)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 5 * 4 * VOCABULARY)
     torch.manual_seed(0)
     weight, hidden = torch.randn(VOCABULARY, HIDDEN), torch.randn(TOKENS, HIDDEN)
     got = scored(chunk_tokens, temperature, weight=weight, hidden=hidden, with_entropy=with_entropy)
