@@ -23,7 +23,7 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
 # compiled form.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart install install-dev test test-gpu check format proto requirements docs accept clean
+.PHONY: help quickstart install install-dev test test-gpu bench check format proto requirements docs accept clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | column -t -s "$$(printf '\t')"
 
@@ -47,6 +47,9 @@ endif
 
 test-gpu: $(GPU_VENV)/installed  ## Run the tests that need a GPU, and list what holds on this machine (needs CUDA)
 	$(GPU_VENV)/bin/python -m pytest tests/gpu
+
+bench: install-dev  ## Run a benchmark: make bench NAME=learner ARGS="--shape 1.5b"
+	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 check: install-dev  ## Lint, format, types, import contracts, protos, generated files
 	$(BIN)/ruff check .
