@@ -1,6 +1,4 @@
-"""An engine that samples as many completions at once as it may, and writes its memory.
-
-Started by test_suggested_memory.py.
+"""An engine that samples as many completions as it may, and writes its memory. Started by test_suggested_memory.py.
 
 Usage: python generator_memory.py CONFIG OUTPUT, the configuration as JSON. OUTPUT gets {"peak": bytes} of the process
 that holds the model.

@@ -1,7 +1,4 @@
-"""Each form of tool calls with real engines: a small model calls tools of an MCP server in it, and is trained on that.
-
-All forms are runs on the same services, in float32 at staleness 0.
-"""
+"""Each form of tool calls with real engines: a small model calls tools of an MCP server, and is trained on that."""
 
 import itertools
 import json

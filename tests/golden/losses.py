@@ -1,7 +1,4 @@
-"""Golden loss cases run through the functions of the learner's step.
-
-A case's settings become our configuration, and its matrices the tokens of a mini-batch.
-"""
+"""Golden loss cases run through the functions of the learner's step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

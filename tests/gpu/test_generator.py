@@ -1,9 +1,5 @@
 """The engine on a GPU that it shares: the size of its cache, sleep and wake."""
 
-import asyncio
-import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
 from shoal.wire import float32_from_wire, int32_to_wire
 from tests.support.configs import run_config
 from tests.support.loopback import GENERATOR
+from tests.support.processes import serving_process
 from tests.support.repository import ROOT
 from tests.support.waiting import eventually
 
@@ -54,15 +51,12 @@ async def generator(tmp_path: Path) -> AsyncIterator[Any]:
         launch={"single_gpu": True},
     )
     log = tmp_path / "generator.log"
-    options = ["--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--log-file", str(log)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.generator", *options, "--data-dir", str(tmp_path),
-        stdout=asyncio.subprocess.PIPE, env=os.environ | {"CUDA_VISIBLE_DEVICES": "0", "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    options, place = ("--log-file", log, "--data-dir", tmp_path), {"CUDA_VISIBLE_DEVICES": "0", "PYTHONPATH": str(ROOT)}
     try:
-        assert process.stdout is not None
-        address = json.loads(await process.stdout.readline())["address"]
-        async with connect(address, GENERATOR) as channel:
+        async with (
+            serving_process("services.generator", *options, **place) as (_, address),
+            connect(address, GENERATOR) as channel,
+        ):
             stub: Any = GeneratorServiceStub(channel)
             request = pb.GeneratorServiceConfigureRequest(run_id="run", config=config_struct(config))
             await stub.Configure(request, timeout=TIMEOUT_S)
@@ -75,8 +69,6 @@ async def generator(tmp_path: Path) -> AsyncIterator[Any]:
             await eventually(has_started, "the engine starts", timeout_s=START_TIMEOUT_S)
             yield stub
     finally:
-        process.terminate()
-        await process.wait()
         print(log.read_text()[-4000:] if log.exists() else "no log")
 
 

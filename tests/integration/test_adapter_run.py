@@ -1,7 +1,4 @@
-"""A whole run whose generator gets adapters: real vLLM, real DeepSpeed, real gloo.
-
-What adapters do to a generator is in test_adapters.py, and a generator that is killed and comes back in test_run.py.
-"""
+"""A whole run whose generator gets adapters: real vLLM, real DeepSpeed, real gloo."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""A completion that vLLM delivers in parts is the one that it delivers whole.
-
-With vLLM's own processor of outputs, and no engine.
-"""
+"""A completion that vLLM delivers in parts is the one that it delivers whole: its processor of outputs, no engine."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

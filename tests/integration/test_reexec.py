@@ -1,7 +1,4 @@
-"""A real learner process restarts for the next run: rank 0 in place, the other ranks anew, even if one is stuck.
-
-In the end rank 0 is killed, and the other ranks end with it.
-"""
+"""A real learner process restarts for the next run: rank 0 in place, the other ranks anew, even if one is stuck."""
 
 import asyncio
 import json

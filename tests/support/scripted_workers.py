@@ -1,7 +1,4 @@
-"""Workers that follow a script, for tests of the coordinator: real gRPC, no engine.
-
-A `Plane` stands for the weights and the broadcast group that learner and generators share.
-"""
+"""Workers that follow a script, for tests of the coordinator: real gRPC, no engine."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,4 @@
-"""Servers of all services that answer every rpc with an empty message, and clients of every kind, for tests of who may
-call what."""
+"""Servers of all services that answer every rpc with an empty message, and clients of every kind."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,8 +1,4 @@
-"""Contract tests of hostile completions: each ends in time, with the correct outcome, and leaves nothing behind.
-
-The tests call a reward service in a separate process over gRPC. `tests/support/hostile_completions.py` lists the
-attacks.
-"""
+"""Contract tests of hostile completions: each ends in time, with the correct outcome, and leaves nothing behind."""
 
 import asyncio
 import time

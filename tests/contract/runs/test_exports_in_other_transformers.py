@@ -1,7 +1,6 @@
 """Contract tests of exports with another version of transformers, in a Python of its own.
 
-SHOAL_TEST_PYTHON_TRANSFORMERS4 names a Python that has transformers 4.57 (and peft, for adapters). Our own version is
-asked the same.
+SHOAL_TEST_PYTHON_TRANSFORMERS4 names a Python that has transformers 4.57 (and peft, for adapters).
 """
 
 import json
