@@ -1,4 +1,4 @@
-"""Tags of thoughts and answer that occur once each (open-r1)."""
+"""Tags of thoughts and answer, each of which occurs once (open-r1)."""
 
 from typing import Any
 
