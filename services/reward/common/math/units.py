@@ -1,12 +1,12 @@
 """Quantities: a value, separated from its unit, its currency and the words of size that multiply it."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Returns the words of a text."""
     return frozenset(text.split())
 
 
@@ -84,18 +84,8 @@ SIZES: dict[str, int | Fraction] = {
 _PERCENT = ("percent", "percentage", "pct", "percents")
 KNOWN = frozenset(_UNITS) | frozenset(_COMPOUND) | frozenset(SIZES) | frozenset(_PERCENT) | {"sq", "cu"}
 """Words that are always units after a number."""
-_CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "¢": "cent"} | {
-    "\\euro": "euro",
-    "\\pounds": "pound",
-    "\\texteuro": "euro",
-    "rs": "rupee",
-    "inr": "rupee",
-    "usd": "dollar",
-    "us": "dollar",
-    "eur": "euro",
-    "gbp": "pound",
-    "jpy": "yen",
-}
+_SIGNS = r"dollar \$ $ usd us, euro € \euro \texteuro eur, pound £ \pounds gbp, yen ¥ jpy, rupee ₹ rs inr, cent ¢"
+_CURRENCIES = {sign: name for name, *signs in map(str.split, _SIGNS.split(",")) for sign in signs}
 _FILLERS = word_set(
     "a an the of in each total altogether about approximately exactly roughly only left remaining s es approx exact"
 )
@@ -155,7 +145,7 @@ class _Tail:
 
     factor: Fraction = Fraction(1)
     is_percent: bool = False
-    measures: dict[str, int] = field(default_factory=dict)
+    measures: Counter[str] = field(default_factory=Counter)
     nouns: set[str] = field(default_factory=set)
     is_number: bool = True
 
@@ -254,7 +244,7 @@ def _without_sign(value: str, found: re.Match[str], tail: _Tail) -> str | None:
 
 def _without_words(value: str, found: re.Match[str], tail: _Tail) -> str | None:
     words, head = found[1], value[: found.start()]
-    while head and head[-1].isalpha():
+    if head[-1:].isalpha():
         return None
     is_glued = head[-1:].isdigit() or head.endswith("}")
     first = words.split()[0].lower().rstrip(".")
@@ -289,10 +279,7 @@ def _is_value(head: str) -> bool:
 
 
 def _add(words: str, power: int, tail: _Tail) -> None:
-    """Adds the words of a unit to the tail; `power` belongs to the last word.
-
-    In "ways to choose them", "ways" counts.
-    """
+    """Adds the words of a unit to the tail: "ways" for "ways to choose them". `power` belongs to the last word."""
     words = _PURPOSE.sub("", words)
     area, sign, name = 1, 1, ""
     for word in _WORDS.findall(words):
@@ -324,11 +311,10 @@ def _add_word(word: str, power: int, tail: _Tail) -> str:
         tail.is_number = False
     elif word in _COMPOUND:
         for name, each in _COMPOUND[word].items():
-            tail.measures[name] = tail.measures.get(name, 0) + each * power
+            tail.measures[name] += each * power
     elif word in _UNITS:
-        name = _UNITS[word]
-        tail.measures[name] = tail.measures.get(name, 0) + power
-        return name
+        tail.measures[_UNITS[word]] += power
+        return _UNITS[word]
     elif word.isalpha() and word not in _FILLERS:
         tail.nouns.add(word.removesuffix("s") if len(word) > 3 else word)
     return ""
