@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 from services.reward.common.http_endpoint import EndpointFailed
 from services.reward.common.scorer import ListedVerifier, whole_text
@@ -10,7 +9,7 @@ from services.reward.common.text import clean
 from services.reward.common.verdict import Unscorable
 from services.reward.model.endpoint import ModelEndpoint
 from services.reward.model.model_process import ModelProcess
-from services.reward.model.question import Answer, ModelFailed, Question, question_for, value_of
+from services.reward.model.question import Answer, ModelFailed, question_for, value_of
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
 from shoal.quantities import counted
@@ -32,16 +31,6 @@ MISSING = (
 """The reason why labels that need a reward model cannot be used."""
 
 
-class _Model(Protocol):
-    """A model in a process here, or behind a server."""
-
-    async def start(self) -> int: ...
-
-    async def answer(self, question: Question) -> Answer: ...
-
-    async def close(self) -> None: ...
-
-
 class ModelScorer:
     """The scorer of the label `reward_model`. Without `reward.model` it is listed, but cannot be used."""
 
@@ -49,7 +38,7 @@ class ModelScorer:
 
     def __init__(self, config: RewardModelConfig) -> None:
         self._config = config
-        self._model: _Model | None = None
+        self._model: ModelProcess | ModelEndpoint | None = None
         self._label: int | None = None
         """The index of the label that is the reward, once the model answers."""
         self.names: Collection[str] = self.NAMES
@@ -64,7 +53,6 @@ class ModelScorer:
             self._label = await self._model.start()
 
     async def close(self) -> None:
-        """Ends the model's process, or the connections. Open completions are FAILED."""
         if self._model is not None:
             await self._model.close()
 
