@@ -69,15 +69,12 @@ class Runner:
         self.label = description.label
         """The index of the label that is the reward."""
         self._model = _load(config, description.folder)
-        if len(self._model_labels()) != description.num_labels:
+        num_labels = len(self._model.config.id2label)
+        if num_labels != description.num_labels:
             raise InvalidArgument(
-                f"reward.model.path: the head of {config.path} has {len(self._model_labels())} labels and its "
+                f"reward.model.path: the head of {config.path} has {num_labels} labels and its "
                 f"config.json names {description.num_labels}; fix the model"
             )
-
-    def _model_labels(self) -> Mapping[int, str]:
-        labels: Mapping[int, str] = self._model.config.id2label
-        return labels
 
     def answers(self, questions: Sequence[Question]) -> Iterator[list[Message]]:
         """Yields answers, several at a time, each with the index of its question, in any order."""
@@ -113,13 +110,9 @@ class Runner:
         if self._config.too_long == "unscorable":
             return f"prompt and completion have {num_tokens} tokens, and the reward model takes {self._max_tokens}"
         self._tokenizer.truncation_side = "left" if self._config.too_long == "cut_start" else "right"
-        cut: Encoded = self._tokenizer(
-            text,
-            add_special_tokens=self._config.add_special_tokens,
-            truncation=True,
-            max_length=self._max_tokens,
-        )
-        return cut
+        cut = {"truncation": True, "max_length": self._max_tokens}
+        item = self._tokenizer(text, add_special_tokens=self._config.add_special_tokens, **cut)
+        return item
 
     def _answer(self, indices: Sequence[int], items: Sequence[Encoded]) -> list[Message]:
         try:
@@ -145,13 +138,12 @@ class Runner:
             # Many models find the last token that is not padding by this id, and read its logits.
             text_config.pad_token_id = pad
             with torch.inference_mode():
-                inputs = {
-                    name: torch.tensor(rows, device=self._model.device) for name, rows in padded(items, pad).items()
-                }
-                rows: list[list[float]] = self._model(**inputs).logits.float().tolist()
+                device = self._model.device
+                inputs = {name: torch.tensor(rows, device=device) for name, rows in padded(items, pad).items()}
+                logits: list[list[float]] = self._model(**inputs).logits.float().tolist()
         finally:
             text_config.pad_token_id = configured
-        return rows
+        return logits
 
 
 def plan_batches(lengths: Mapping[int, int], max_items: int, max_tokens: int) -> list[list[int]]:
