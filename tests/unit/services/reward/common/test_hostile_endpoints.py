@@ -22,7 +22,7 @@ from services.reward.model.scorer import ModelScorer
 from shoal.config.tables.judge import JudgeConfig
 from shoal.config.tables.reward_model import RewardModelConfig
 from shoal.conversation import ChatMessage
-from shoal.scores import ScoreOutcome, VerifierScore
+from shoal.scores import Score, ScoreOutcome, VerifierScore
 from shoal.wire import score_to_wire
 from tests.support.hostile_server import answering, hostile_answers, mutated_answers, response, sends
 
@@ -64,8 +64,6 @@ def check(score: VerifierScore) -> None:
     assert not LEAKS.search(score.detail), f"the reason shows code: {score.detail}"
     assert math.isfinite(score.value), score
     assert score.outcome is ScoreOutcome.SCORED or score.detail, score
-    from shoal.scores import Score
-
     score_to_wire(Score(0, score.outcome, score.value, (score,))).SerializeToString()
 
 

@@ -97,14 +97,8 @@ CASES: dict[str, tuple[list[Any], list[Any]]] = {
     "up_to_max_length": (["100", 5.0], ["long", None, "nan"]),
     **dict.fromkeys(
         [
-            "passthrough",
-            "r1_format",
-            "reasoning_steps",
-            "repetition_penalty",
-            "soft_overlong",
-            "think_answer_format",
-            "think_answer_tags",
-            "think_format",
+            *("passthrough", "r1_format", "reasoning_steps", "repetition_penalty"),
+            *("soft_overlong", "think_answer_format", "think_answer_tags", "think_format"),
         ],
         ([None, "", {"a": [1]}], []),
     ),

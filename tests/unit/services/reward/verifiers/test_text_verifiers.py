@@ -11,21 +11,13 @@ from services.reward.verifiers.registry import VERIFIERS
 
 
 def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
+    VERIFIERS[verifier].load()
     return VERIFIERS[verifier].judge(completion, label, (), options).value
 
 
-@pytest.mark.parametrize(
-    ("completion", "label", "expected"),
-    [
-        ("The answer is A or B", ["B", "A"], 1.0),
-        ("The answer is A or B", "A", 0.0),
-        ("The answer is most likely D.", "D", 1.0),
-        ("The answer is E = mc^2", "E", 0.0),
-        ("The answer is I don't know", "I", 0.0),
-    ],
-)
-def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, expected: float) -> None:
-    assert value("multiple_choice", completion, label) == expected
+def test_several_letters_are_all_chosen() -> None:
+    assert value("multiple_choice", "The answer is A or B", ["B", "A"]) == 1.0
+    assert value("multiple_choice", "The answer is A or B", "A") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -50,11 +42,14 @@ def test_multiple_choice_reads_the_chosen_letter(completion: str, label: Any, ex
         ("Answer: A correct", "A"),
         ("The answer is A while B is not", "A"),
         ("Answer: A while loop ends.", ""),
+        ("The answer is most likely D.", "D"),
+        ("The answer is E = mc^2", ""),
+        ("The answer is I don't know", ""),
     ],
 )
 def test_denied_and_considered_options_are_not_chosen(completion: str, choice: str) -> None:
-    rewards = {letter: value("multiple_choice", completion, letter) for letter in "ABCDHIKX"}
-    assert rewards == {letter: float(letter == choice) for letter in "ABCDHIKX"}
+    rewards = {letter: value("multiple_choice", completion, letter) for letter in "ABCDEHIKX"}
+    assert rewards == {letter: float(letter == choice) for letter in "ABCDEHIKX"}
 
 
 @pytest.mark.parametrize(
@@ -105,9 +100,8 @@ def test_the_last_box_and_its_content_are_found(text: str, boxed: str, content: 
     assert (text[box.start : box.end], box.content, box.is_cut_off) == (boxed, content, False)
 
 
-@pytest.mark.parametrize("text", [r"\fbox{3}", r"\boxed", r"\boxedx{1}", r"\boxed x"])
-def test_no_box_is_found_without_the_command_or_its_braces(text: str) -> None:
-    assert find_boxes(text) == []
+def test_no_box_is_found_without_the_command_or_its_braces() -> None:
+    assert not any(map(find_boxes, (r"\fbox{3}", r"\boxed", r"\boxedx{1}", r"\boxed x")))
 
 
 def test_a_box_that_is_never_closed_is_cut_off() -> None:
@@ -115,13 +109,8 @@ def test_a_box_that_is_never_closed_is_cut_off() -> None:
 
 
 def test_the_hendrycks_form_keeps_a_percent_sign_without_a_backslash() -> None:
-    assert [hendrycks_form(text) for text in (r"50\%", "50%", "1/2", "07/2", ".5")] == [
-        "50",
-        "50%",
-        r"\frac{1}{2}",
-        "07/2",
-        r"\frac{1}{2}",
-    ]
+    half = r"\frac{1}{2}"
+    assert list(map(hendrycks_form, (r"50\%", "50%", "1/2", "07/2", ".5"))) == ["50", "50%", half, "07/2", half]
 
 
 def test_a_label_may_accept_several_languages_and_tells_the_scripts_of_chinese_apart() -> None:
@@ -135,7 +124,6 @@ SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
 
 
 def test_a_number_too_large_for_a_schema_to_divide_is_unscorable() -> None:
-    VERIFIERS["json_schema"].load()
     with pytest.raises(Unscorable, match="too large"):
         value("json_schema", "1e999", {"multipleOf": 0.5})
 
@@ -145,7 +133,6 @@ def test_a_number_too_large_for_a_schema_to_divide_is_unscorable() -> None:
 )
 @pytest.mark.parametrize("document", ["[{}]", '{{"a": {{"b": [1, {}]}}}}'])
 def test_json_with_a_number_that_is_not_computed_is_unscorable(number: str, document: str) -> None:
-    VERIFIERS["json_schema"].load()
     with pytest.raises(Unscorable, match="too large"):
         value("json_schema", document.format(number), {})
     assert value("json_schema", document.format(number)[:-1], {}) == 0.0, "it is no JSON"
@@ -173,7 +160,6 @@ def test_json_with_a_number_that_is_not_computed_is_unscorable(number: str, docu
     ],
 )
 def test_a_schema_computes_with_numbers_as_they_are_written(number: str, schema: Any, expected: float) -> None:
-    VERIFIERS["json_schema"].load()
     assert value("json_schema", number, schema) == expected
 
 
@@ -190,7 +176,6 @@ def test_a_schema_computes_with_numbers_as_they_are_written(number: str, schema:
     ],
 )
 def test_fences_and_tags_inside_a_text_of_the_json_are_text(completion: str, expected: float) -> None:
-    VERIFIERS["json_schema"].load()
     assert value("json_schema", completion, SCHEMA) == expected
 
 
@@ -198,7 +183,6 @@ def test_fences_and_tags_inside_a_text_of_the_json_are_text(completion: str, exp
     "draft", ["https://json-schema.org/draft/2020-12/schema", "http://json-schema.org/draft-07/schema#"]
 )
 def test_a_schema_that_names_its_draft_divides_as_written_below_a_reference_to_itself(draft: str) -> None:
-    VERIFIERS["json_schema"].load()
     schema = {"$schema": draft, "properties": {"price": {"multipleOf": 0.1}, "child": {"$ref": "#"}}}
     rewards = {text: value("json_schema", f'{{"child": {{"price": {text}}}}}', schema) for text in ("0.3", "0.35")}
     assert rewards == {"0.3": 1.0, "0.35": 0.0}
@@ -247,7 +231,6 @@ def test_a_completion_without_token_ids_cannot_be_measured(name: str) -> None:
     ],
 )
 def test_strict_math_requires_the_minerva_form(completion: str, label: str, expected: float) -> None:
-    VERIFIERS["strict_math"].load()
     assert value("strict_math", completion, label) == expected
 
 
