@@ -57,11 +57,8 @@ class RewardServer:
         await self._channel.close()
 
     async def list_verifiers(self, patience_s: float) -> dict[str, reward_pb2.VerifierInfo]:
-        """Returns the server's verifiers that the configuration uses, by name in lower case.
-
-        Raises `FailedPrecondition` if the server does not answer within `patience_s`, and `InvalidArgument` if it lacks
-        a verifier.
-        """
+        """Returns the server's verifiers that the configuration uses, by name in lower case. Raises
+        `FailedPrecondition` without an answer within `patience_s`, and `InvalidArgument` if it lacks a verifier."""
         give_up = time.monotonic() + patience_s
         while True:
             try:
@@ -172,10 +169,8 @@ class ServerScorer:
         return ""  # The server itself answers FAILED.
 
     async def find(self, taken: Mapping[str, str], patience_s: float) -> None:
-        """Lists the verifiers of each server. `taken` maps used names to their owners.
-
-        Raises `FailedPrecondition` and `InvalidArgument` that name the table to change.
-        """
+        """Lists the verifiers of each server. `taken` maps used names to their owners. Raises `FailedPrecondition` and
+        `InvalidArgument` that name the table to change."""
         self._servers = [
             RewardServer(name, config, gets_token=config.address in self._token_servers)
             for name, config in self._config.items()
@@ -208,8 +203,8 @@ class ServerScorer:
 
 
 def check_owners(listed: Mapping[str, Collection[str]], taken: Mapping[str, str]) -> None:
-    """Raises `InvalidArgument` where two tables have a verifier of one name. `listed` are the names of the verifiers of
-    each server; `taken` maps the names that others use to those others."""
+    """Raises `InvalidArgument` where two tables have a verifier of one name. `listed` has the names of each server's
+    verifiers; `taken` maps the names that others use to their owners."""
     owners = dict(taken)
     for name, verifiers in listed.items():
         for verifier in verifiers:

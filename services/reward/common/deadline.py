@@ -1,4 +1,4 @@
-"""Functions that a signal interrupts, such as that of a deadline, in the main thread."""
+"""Functions of the main thread that a signal interrupts, such as a deadline's signal."""
 
 import signal
 import threading

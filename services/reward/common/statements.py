@@ -83,9 +83,8 @@ _TAKEN_BACK = re.compile(
 def is_stated(text: str, start: int, end: int) -> bool:
     """Returns whether a text states the words between two places.
 
-    It does not if the clause before them denies, supposes, asks or quotes, or attributes them to something else ("the
-    wrong answer is"). It does not if they are followed by a question mark, a condition, another speaker, or words that
-    call them false or take them back.
+    It does not if the clause before them denies, supposes, asks, quotes, or attributes them to something else ("the
+    wrong answer is"), or if a question mark, a condition, another speaker, or a retraction follows them.
     """
     if is_governed(text, start):
         return False

@@ -36,7 +36,7 @@ class Code:
     score_key: str = "score"
     """The entry of a result's table that is the score: `CustomVerifierConfig.score_key`."""
     defined_in: tuple[str, ...] = ()
-    """For a module: packages, one of which must define the function. If empty, any package may."""
+    """For a module: the packages that may define the function; empty for any package."""
 
     @property
     def location(self) -> str:

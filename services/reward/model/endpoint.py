@@ -26,11 +26,8 @@ class ModelEndpoint:
         self._slots = asyncio.Semaphore(config.max_concurrent)
 
     async def start(self) -> int:
-        """Sends a first question. Returns the index of the label that is the reward.
-
-        Raises `InvalidArgument` if the server refuses it, or its labels do not fit the settings, and `Unavailable` if
-        the server does not answer.
-        """
+        """Sends a first question. Returns the index of the label that is the reward. Raises `InvalidArgument` if the
+        server refuses it, or its labels do not fit the settings, and `Unavailable` without an answer."""
         try:
             answer = await self.answer(_PROBE)
         except EndpointFailed as error:
@@ -53,7 +50,6 @@ class ModelEndpoint:
         return answer
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._http.close()
 
     def _body(self, question: Question) -> dict[str, Any]:
@@ -87,7 +83,7 @@ class ModelEndpoint:
 
 
 def _read(reply: Any) -> Answer:
-    """Reads a classification. Raises LookupError, TypeError or ValueError for anything else."""
+    """Raises LookupError, TypeError or ValueError for anything but a classification."""
     logits = reply["data"][0]["probs"]
     if not isinstance(logits, list) or not logits or not all(map(_is_number, logits)):
         raise ValueError("probs is not a list of numbers")

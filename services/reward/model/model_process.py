@@ -38,8 +38,8 @@ class ModelProcess:
 
     Every call of `answer` ends. If the process dies, its questions get a second try, each alone, so that only a
     question that kills the process fails. A process without output for `reward.model.timeout_s` is killed, and its
-    questions fail. In both cases a new process is started. If its start fails twice, or if it refuses its settings,
-    waiting questions fail until a process starts.
+    questions fail. Then a new process starts. If this fails twice, or the process refuses its settings, waiting
+    questions fail until a process starts.
     """
 
     def __init__(self, config: RewardModelConfig) -> None:
@@ -67,14 +67,11 @@ class ModelProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the current or last process; 0 before the first."""
         return self._process.pid if self._process else 0
 
     async def start(self) -> int:
-        """Starts the process, and waits for the model. Returns the index of the label that is the reward.
-
-        Raises `InvalidArgument` if the process refuses settings or model, else `Unavailable`.
-        """
+        """Starts the process, and waits for the model. Returns the index of the label that is the reward. Raises
+        `InvalidArgument` if the process refuses settings or model, else `Unavailable`."""
         process = await self._processes.add()
         await process.settled.wait()
         if self._label is not None:
@@ -82,10 +79,8 @@ class ModelProcess:
         raise (InvalidArgument if self._is_refused else Unavailable)(process.why_ended)
 
     async def answer(self, question: Question) -> Answer:
-        """Waits for the model. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question.
-
-        If the call is canceled while its question waits, the question is not sent.
-        """
+        """Waits for the model. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question. If the
+        call is canceled while its question waits, the question is not sent."""
         if self._processes.is_closing:
             # The stream began before the model was replaced, so no process would ever take the question.
             raise ModelFailed(_CLOSED)

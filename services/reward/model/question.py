@@ -25,10 +25,8 @@ def question_for(
     config: RewardModelConfig, messages: Sequence[ChatMessage], prompt_text: str, completion: str
 ) -> Question:
     """Puts a completion after the prompt's messages, or after the prompt's text if the messages are not known. With
-    `after_thoughts` the completion begins with the mark of a thought that the prompt has opened.
-
-    Breaks up markers of turns in the completion, so that it cannot end its own turn and let another user praise it.
-    """
+    `after_thoughts` the completion begins with the mark of a thought that the prompt has opened. Breaks up markers of
+    turns in the completion, so that it cannot end its own turn and let another user praise it."""
     answer = without_thoughts(completion) if config.after_thoughts else completion
     answer = clean(without_turns(answer))
     if not messages:

@@ -14,7 +14,7 @@ from shoal.scores import ScoreOutcome, StepScore, VerifierScore
 _LONG_S = 0.25
 """A verifier is slow if its completions take longer than this on average."""
 _SHARED_FOR_S = 60.0
-"""Time for which a process is reserved for quick verifiers after the last completion for one of them."""
+"""Time for which a process is reserved for quick verifiers after the last completion for a quick verifier."""
 # Weight of a verifier's newest completion in the mean duration.
 _SMOOTHING = 0.05
 _MIN_SLICE_S, _MAX_SLICE_S = 0.05, 1.0
@@ -44,7 +44,7 @@ class Job:
     """Time at which a process last took it."""
     attempts: int = 0
     position: int = 0
-    """The completion's number in the order of arrival."""
+    """Its number in the order of arrival."""
     is_late: bool = False
     """Whether the completion's slice ended before it was judged."""
     was_put_off: bool = False
@@ -89,10 +89,7 @@ class _Group:
     num_open: int = 0
     """Completions without an outcome."""
     lead: int = 0
-    """Number of completions judged within their slice, minus late completions.
-
-    Below 0 the group waits behind other groups.
-    """
+    """Completions judged within their slice, minus late completions. Below 0 the group waits behind other groups."""
 
 
 @dataclass(eq=False)
@@ -112,12 +109,11 @@ class JobQueue:
 
     Two rules keep some completions from delaying all others.
 
-    Slow verifiers must leave one process free while quick verifiers are in use. Otherwise as many hanging completions
-    as there are processes would delay every other verifier until the deadline.
+    Slow verifiers leave one process free while quick verifiers are in use, so that hanging completions do not delay
+    every other verifier until the deadline.
 
-    Each completion has a slice of time, a few times the usual time of its verifier. Beyond it the completion is late.
-    While others wait, late completions get a quarter of the processes' time, together with groups whose completions
-    were mostly late. Otherwise a flood of them would delay all other completions of the same verifier.
+    Each completion has a slice of time, a few times its verifier's usual time. Beyond it the completion is late. While
+    others wait, late completions, and groups whose completions were mostly late, get a quarter of the processes' time.
     """
 
     def __init__(self, num_processes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -138,7 +134,6 @@ class JobQueue:
         )
 
     def add(self, job: Job) -> None:
-        """Adds a new completion."""
         job.position = next(self._positions)
         job.group = job.group or f"#{job.position}"
         self._asked[job.verifier] = self._clock()
@@ -211,7 +206,6 @@ class JobQueue:
         return [job for job in late if job.can_stop and job not in kept] if self._has_timely else []
 
     def fail_all(self, why: str) -> None:
-        """Fails all waiting completions."""
         for line in self._lines.values():
             for jobs in (*(group.waiting for group in (line.groups | line.behind).values()), line.late):
                 while jobs:

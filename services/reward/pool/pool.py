@@ -52,7 +52,6 @@ class Seat(ChildProcess):
         self._watch = asyncio.get_running_loop().call_later(seconds, look)
 
     def end_watch(self) -> None:
-        """Ends the watch."""
         if self._watch is not None:
             self._watch.cancel()
 
@@ -83,10 +82,9 @@ class Seat(ChildProcess):
 class VerifierPool:
     """Judges completions in `num_processes` processes, each one completion at a time.
 
-    Every call of `judge` gets an answer. A process that runs out of time on a completion is killed, and the completion
-    is FAILED. A process that dies while it judges may have been killed from outside, so its completion gets a second
-    try, and is FAILED after a second death. In both cases the process is replaced, and other completions are not
-    affected. Unusually long completions are stopped while others wait, and judged anew later (`JobQueue`).
+    Every call of `judge` gets an answer. A process that runs out of time is killed, and its completion is FAILED. The
+    completion of a process that dies, perhaps killed from outside, gets a second try. In both cases the process is
+    replaced. Unusually long completions are stopped while others wait, and judged anew later (`JobQueue`).
     """
 
     def __init__(
@@ -130,10 +128,7 @@ class VerifierPool:
         return sum(1 for seat in self._seats.processes if seat.job is not None)
 
     async def start(self) -> None:
-        """Starts the processes. Returns when all take jobs.
-
-        Raises `Unavailable` when they do not start.
-        """
+        """Starts the processes. Returns when all take jobs. Raises `Unavailable` if they do not start."""
         seats = [await self._seats.add() for _ in range(self._num_processes)]
         try:
             async with asyncio.timeout(_LOAD_TIMEOUT_S):
@@ -156,10 +151,7 @@ class VerifierPool:
         can_stop: bool = True,
     ) -> VerifierScore:
         """Waits for a process and its verdict. A completion whose call is canceled while it waits is not judged.
-
-        Verifiers that read more than text need `token_ids`. `group` names the completion's prompt, and `can_stop` is
-        that of the verifier.
-        """
+        `group` names the completion's prompt, and `can_stop` is the verifier's."""
         loop = asyncio.get_running_loop()
         job = Job(verifier, completion, label, loop.create_future(), token_ids, group, can_stop)
         return await self._judged(job)

@@ -74,14 +74,13 @@ def _listed(name: str) -> ListedVerifier:
 
 
 class CustomScorer:
-    """The custom verifiers of a configuration and of installed packages. Tries each before its use, and takes new code
-    when files change. It does not start or close the pool."""
+    """The custom verifiers of a configuration and of installed packages. Takes new code when files change. Does not
+    start or close the pool."""
 
     def __init__(
         self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool, packages: Sequence[str] = ()
     ) -> None:
-        """Without `packages` a function may come from anywhere. Otherwise one of them must define it, or a package must
-        register it."""
+        """`packages` are the packages that may define functions; empty for any package. Others may register them."""
         self._pool = pool
         self._packages = tuple(packages)
         self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
@@ -125,7 +124,7 @@ class CustomScorer:
                 self._use(result)
 
     async def reload(self) -> None:
-        """Does the same as `find`, and also reads the functions' imports again."""
+        """Finds the verifiers again, and reads the functions' imports again."""
         await self.find()
         if self._verifiers:
             self._pool.renew()
@@ -136,7 +135,6 @@ class CustomScorer:
         self._watching = [asyncio.create_task(self._watch(name)) for name in watched]
 
     async def close(self) -> None:
-        """Stops watching the files."""
         for task in self._watching:
             task.cancel()
         if self._watching:

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from services.reward.process.frames import FrameBuffer, Message, encode_frame
 
-# A verifier needs one thread, and many processes share the machine.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Environment variables of such a process, in addition to those of the service."""
+"""Variables of a process besides the service's own. A verifier needs one thread, and many share the machine."""
 
 
 class Output(Protocol):
@@ -43,12 +42,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         environment: Mapping[str, str] = ENVIRONMENT,
         without: Sequence[str] = (),
     ) -> None:
-        """`command` is run with the pid of this process as one more argument, the last.
-
-        It gets `environment` in addition to the service's own variables, `without` some of them. `output` gets what it
-        prints to standard error; without it that is the service's. `on_deadline` is called with the reason past a
-        deadline, and kills the process; without it the process is killed.
-        """
+        """Runs `command` with the pid of this process as its last argument, and with the service's variables, `without`
+        some of them, and `environment`. `output` gets its standard error, by default the service's own. `on_deadline`
+        is called with the reason past a deadline, and kills the process, as is the default."""
         self._name = name
         self._on_message = on_message
         self._on_exit = on_exit
@@ -81,7 +77,6 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     @property
     def program(self) -> str:
-        """The executable that it runs."""
         return self._command[0]
 
     async def start(self) -> None:

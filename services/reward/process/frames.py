@@ -33,13 +33,9 @@ def read_frame(file: BinaryIO) -> Message | None:
 
 
 def take_pipes(*, shows_output: bool = False) -> tuple[BinaryIO, BinaryIO]:
-    """Returns the pipes of jobs and answers, moved away from stdin and stdout, which a verifier may read or write.
-
-    With `shows_output` stdout becomes stderr, line by line; otherwise output to it is lost.
-
-    Processes that a verifier forks do not inherit the pipes. Such a process, returning from the verifier, would answer
-    the next completion's job.
-    """
+    """Returns the pipes of jobs and answers, moved away from stdin and stdout, which a verifier may read or write. With
+    `shows_output` stdout becomes stderr, line by line; otherwise output to it is lost. Processes that a verifier forks
+    do not inherit the pipes: returning from the verifier, they would answer the next completion's job."""
     jobs = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -1,7 +1,5 @@
-"""Python source in the form of text: its import, and its lines in errors.
-
-It needs only the standard library, because it also runs in other interpreters.
-"""
+"""Imports Python source, and names its lines in errors. Needs only the standard library, since other interpreters also
+run it."""
 
 import linecache
 import sys

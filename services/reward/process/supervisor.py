@@ -14,10 +14,8 @@ Process = TypeVar("Process", bound=ChildProcess)
 
 
 class Supervisor(Generic[Process]):
-    """Starts another process in place of each that ends. Belongs to one event loop.
-
-    The pauses between starts grow while processes end as they start, or cannot be started.
-    """
+    """Starts another process in place of each that ends. Belongs to one event loop. The pauses between starts grow
+    while processes end as they start, or cannot be started."""
 
     def __init__(
         self,

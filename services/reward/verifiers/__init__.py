@@ -1,1 +1,1 @@
-"""The verifiers, one per module. The module has the verifier's name, and `VERIFIER` declares it."""
+"""The verifiers, each in a module of its name that declares it as `VERIFIER`."""

@@ -1,6 +1,6 @@
 """A program that is run against tests of its functions.
 
-It runs in a sandbox (docs/sandbox.md). Without a sandbox it is FAILED, and nothing is run.
+Programs run in a sandbox (docs/sandbox.md). Without a sandbox the completion is FAILED, and nothing runs.
 """
 
 import ast
@@ -101,9 +101,8 @@ def run_tests(completion: str, tests: list[Any], kind: str, options: CodeOptions
     if pass_rate < (options.pass_rate_threshold if options.partial_credit else 1.0):
         value = 0.0
     elif options.reward_speed:
-        value = math.fsum(max(0.0, 1.0 - each.seconds / options.timeout_s) for each in results if each.passed) / len(
-            results
-        )
+        left = [max(0.0, 1.0 - each.seconds / options.timeout_s) for each in results if each.passed]
+        value = math.fsum(left) / len(results)
     else:
         value = pass_rate
     return Verdict(value, _detail(num_passed, results))

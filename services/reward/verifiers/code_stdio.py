@@ -1,7 +1,4 @@
-"""A program that is run on inputs, and whose outputs are compared.
-
-It runs in a sandbox, as that of `code`.
-"""
+"""A program that is run on inputs, and whose outputs are compared."""
 
 from typing import Any
 

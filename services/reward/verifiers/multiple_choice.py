@@ -194,8 +194,7 @@ def _last_stated(said: list[re.Match[str]], text: str) -> re.Match[str] | None:
 
 
 def _named(text: str, unstated: list[tuple[int, int]]) -> str:
-    """Returns the letter that the text names as a choice without saying that it chooses it. Ignores places in
-    `unstated`."""
+    """Returns the letter that the text names as a choice without choosing it. Ignores places in `unstated`."""
 
     def matches(pattern: re.Pattern[str]) -> list[re.Match[str]]:
         found = pattern.finditer(text)

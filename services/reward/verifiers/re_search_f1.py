@@ -11,10 +11,10 @@ _MIN_VALUE = 0.1
 
 
 def verify(completion: str, label: Any) -> Verdict:
-    """Compares the words of the last <finish>...</finish> with those of the label.
+    """Compares the words of the last <finish>...</finish> with the label's words.
 
-    Ignores case, ASCII punctuation and articles. If one of the two tags is missing, the answer extends to that end of
-    the text. Label: a text or number, or a list of those, also as JSON text, of which the best counts. Value: the F1
+    Ignores case, ASCII punctuation and articles. Without one of the two tags, the answer extends to that end of the
+    text. Label: a text or number, or a list of those, also as JSON text, of which the best counts. Value: the F1
     of the words, 0 to 1, and 0.1 in place of 0 if there is an answer at all; 0 without tags or with nothing between.
     """
     wanted = listed_texts(label)

@@ -29,7 +29,7 @@ def verify(
 
 
 def repetition_penalty(units: Sequence[Hashable], ngram_size: int, max_penalty: float) -> float:
-    """Returns `max_penalty` times the share of repeated n-grams, as `verify` documents it; `units` may be words too."""
+    """Returns the penalty that `verify` documents; `units` may be words too."""
     num_ngrams = len(units) - ngram_size + 1
     if num_ngrams <= 0:
         return 0.0

@@ -30,7 +30,7 @@ def verify(
 
 
 def soft_overlong_punishment(num_tokens: int, max_length_tokens: int, soft_cache_tokens: int) -> float:
-    """Returns the penalty, 0 to -1, as `verify` documents it."""
+    """Returns the penalty that `verify` documents."""
     if num_tokens > max_length_tokens:
         return -1.0
     excess = num_tokens - (max_length_tokens - soft_cache_tokens)

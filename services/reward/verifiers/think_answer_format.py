@@ -25,11 +25,8 @@ def verify(completion: str, label: Any, options: ThinkAnswerOptions = ThinkAnswe
 
 
 def has_think_answer_format(completion: str, code_language: str = "") -> bool:
-    """Returns whether the format is found, in time linear in the text: the first of each tag leaves most text for the
-    rest.
-
-    With a `code_language`, the answer must contain a fenced block of that language.
-    """
+    """Returns whether the format is found. With a `code_language`, the answer must contain a fenced block of that
+    language. Takes the first of each tag, so the time is linear in the text."""
     if not completion.startswith(_START):
         return False
     position = _after(completion, _BETWEEN, len(_START))

@@ -28,10 +28,8 @@ class Rules:
 
 
 def load() -> None:
-    """Imports math-verify and gives it Shoal's comparison of numbers; takes seconds.
-
-    Reads a few formulas, since the grammar learns from the first formulas how to read others.
-    """
+    """Imports math-verify and gives it Shoal's comparison of numbers; takes seconds. Reads a few formulas, since the
+    grammar learns from the first formulas how to read others."""
     importlib.import_module("math_verify.parser")
     grader = importlib.import_module("math_verify.grader")
     converter = importlib.import_module("latex2sympy2_extended.latex2sympy2")._Latex2Sympy
@@ -48,11 +46,8 @@ def load() -> None:
 
 @lru_cache(maxsize=4096)
 def parsed(latex: str) -> Any:
-    """Returns the sympy expression that math-verify reads; None if it reads none.
-
-    Its grammar takes seconds for long texts and deep brackets, which are not answers. Samples of a group repeat each
-    other's answers, so many results are cached.
-    """
+    """Returns the sympy expression that math-verify reads; None if it reads none, or for long texts and deep brackets,
+    which take seconds and are no answers. Cached, since samples of a group repeat each other's answers."""
     if len(latex) > _MAX_CHARACTERS or nesting(latex.replace("\\{", "{").replace("\\}", "}")) > _MAX_NESTING:
         return None
     parser = importlib.import_module("math_verify.parser")

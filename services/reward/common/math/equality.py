@@ -40,8 +40,8 @@ def are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
 def _is_any_form(gold: Reading, forms: list[restated.Form], rules: Rules) -> bool:
     """Returns whether one of several forms of an answer, all of the same amount, equals the label.
 
-    A form without a unit has the unit of the others. Of exact forms that are only rounded to each other, the last
-    counts. Of forms that are only near, a decimal number counts to which an exact form is rounded.
+    A form without a unit has the others' unit. If exact forms are only rounded to each other, the last counts. A form
+    that is only near counts if it is a decimal number to which an exact form is rounded.
     """
     exact = [form for form in forms if not form.is_near] or forms[:1]
     for form in forms:
@@ -128,8 +128,7 @@ def _values_are_equal(gold: Reading, answer: Reading, rules: Rules) -> bool:
             for a, b in scales
         )
     if answer.operators or answer.is_too_large or gold.is_too_large:
-        # An answer that is still to be computed, or is too large for it, equals only an answer that is written in the
-        # same way.
+        # What is still to be computed, or is too large for it, equals only what is written in the same way.
         gold_expression = algebra.parsed(gold.value) if answer.operators == gold.operators else None
         return gold_expression is not None and bool(gold_expression == algebra.parsed(answer.value))
     return _expressions_are_equal(gold, answer, scales, rules)
@@ -191,10 +190,8 @@ def _times(expression: Any, factor: Fraction) -> Any:
 
 
 def _are_same_inequalities(one: Any, other: Any, num_ors: int, rules: Rules) -> bool:
-    """Returns whether both state the same inequalities, in any order: 1 < x < 3 equals x < 3 and x > 1.
-
-    If "or" joins them, it must join all of them: a chain among alternatives is not compared here.
-    """
+    """Returns whether both state the same inequalities, in any order: 1 < x < 3 equals x < 3 and x > 1. If "or" joins
+    some of them, it must join all."""
     golds, answers = algebra.inequalities(one), algebra.inequalities(other)
     if not 2 <= len(golds) == len(answers) <= _MAX_RELATIONS or num_ors not in (0, len(golds) - 1):
         return False

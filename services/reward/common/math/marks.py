@@ -84,10 +84,8 @@ def without_modulus(latex: str) -> tuple[str, str]:
 
 
 def operators(latex: str) -> tuple[str, ...]:
-    """Returns the operators that are left to be computed, in order: integrals, sums, limits, gcd, max, determinants.
-
-    In an equation the last side counts, which has the result.
-    """
+    """Returns the operators that are left to be computed, in order: integrals, sums, limits, gcd, max, determinants. In
+    an equation the last side counts."""
     sides = [element[-1] for element in elements(latex)]
     return tuple(
         found.lastgroup + found[0].replace(" ", "")
@@ -103,10 +101,8 @@ def states_order(latex: str) -> bool:
 
 
 def joints(latex: str) -> list[str]:
-    """Returns the words "and" and "or" between inequalities of an answer, in order.
-
-    Between solutions (x = 1 and x = 2) both words only separate the elements of a list.
-    """
+    """Returns the words "and" and "or" between inequalities of an answer, in order. Between solutions (x = 1 and x = 2)
+    both words only separate the elements of a list."""
     pieces = _JOINT.split(latex)
     joined = [(pieces[at] or pieces[at + 1], pieces[at - 1], pieces[at + 2]) for at in range(1, len(pieces), 3)]
     return [word for word, one, other in joined if states_order(one) and states_order(other)]

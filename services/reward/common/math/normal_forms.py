@@ -1,8 +1,5 @@
-"""Normal forms of answers in LaTeX, as text.
-
-The rules come from published results on MATH: the normal forms of Hendrycks et al. (arXiv:2103.03874) and of Lewkowycz
-et al. (Minerva, arXiv:2206.14858, appendix D).
-"""
+"""Normal forms of answers in LaTeX, as text: of MATH's own scorer (Hendrycks et al., arXiv:2103.03874), and of Minerva
+(Lewkowycz et al., arXiv:2206.14858, appendix D)."""
 
 import re
 
@@ -16,7 +13,6 @@ _BRACE = re.compile(r"\\.|[{}()\[\]]", re.DOTALL)
 
 
 def tail(text: str) -> str:
-    """Returns the end of a text, where the answer is."""
     return text[-_MAX_CHARACTERS:]
 
 
@@ -117,9 +113,8 @@ def minerva_answer(text: str) -> str | None:
 def minerva_form(text: str) -> str:
     """Returns Minerva's normal form of an answer.
 
-    Keeps only the text after the last "=", and of that the first formula between dollar signs; removes units, articles
-    and the commas of a whole number; keeps the contents of \\text, \\textbf, \\overline and \\boxed; adds missing
-    braces.
+    Keeps the text after the last "=", or its first formula between dollar signs; removes units, articles and the commas
+    of a whole number; keeps the contents of \\text, \\textbf, \\overline and \\boxed; adds missing braces.
     """
     text = text.rpartition("=")[2]
     for old, new in _MINERVA_REPLACED:
@@ -137,5 +132,4 @@ def minerva_form(text: str) -> str:
 
 def _first_formulas(text: str) -> str:
     """Reduces each line with a formula between dollar signs to its first formula."""
-    lines = text.split("\n")
-    return "\n".join(line.split("$")[1] if line.count("$") > 1 else line for line in lines)
+    return "\n".join(line.split("$")[1] if line.count("$") > 1 else line for line in text.split("\n"))

@@ -143,11 +143,9 @@ def _root(found: re.Match[str]) -> str:
 
 
 def in_common_notation(latex: str) -> str:
-    """Returns an answer in the notation for comparison: without spacing, separators of thousands and styles.
-
-    A single letter in upright type is that letter, unless it follows a number like a unit. Repeating decimals and 1e3
-    become exact numbers.
-    """
+    """Returns an answer in the notation for comparison: without spacing, separators of thousands and styles, and with
+    exact numbers for repeating decimals and 1e3. A single upright letter is a letter, unless it follows a number like a
+    unit."""
     latex = _THIN_GROUP.sub("", in_latex_signs(_WIDE.sub("  ", latex)))
     latex = _DECIMAL_COMMA.sub(r"\1.", latex)
     latex = _SPACING.sub(" ", _SIZES.sub("", latex))

@@ -37,9 +37,7 @@ class Rational:
 
 def rational_value(latex: str) -> Rational | None:
     """Returns the value of +, -, *, /, powers, roots, factorials and binomials of numbers; None for anything else.
-
-    Raises `TooLarge` before it computes a number of more than `MAX_DIGITS` digits.
-    """
+    Raises `TooLarge` before it computes a number of more than `MAX_DIGITS` digits."""
     try:
         reader = _Reader(_tokens(latex))
         value = reader.sum(0)

@@ -67,7 +67,6 @@ class Reading:
 
 @lru_cache(maxsize=4096)
 def read(latex: str) -> Reading:
-    """Reads an answer in LaTeX."""
     text = marks.without_condition(in_common_notation(_one_line(latex)))
     found = marks.marks(text)
     residue, modulus = marks.without_modulus(marks.without_relation(text))
@@ -118,7 +117,7 @@ def _number(latex: str) -> tuple[rational.Rational | None, bool]:
 
 
 def _one_line(latex: str) -> str:
-    """Returns a display of several lines, x &= 3 + 4 \\\\ &= 7, as an equation, or else its last line."""
+    """Returns a display of several lines, x &= 3 + 4 \\\\ &= 7, as an equation; else its last line."""
     if not _ALIGNED.search(latex):
         return latex
     lines = [line.replace("&", "").strip(" \n\t.") for line in _ALIGNED.sub("", latex).split("\\\\")]

@@ -152,10 +152,8 @@ def sum_of(latex: Sequence[str]) -> Form | None:
 
 
 def unit_ratio(one: Iterable[tuple[str, int]], other: Iterable[tuple[str, int]]) -> Fraction | None:
-    """Returns the first unit as a multiple of the other unit; None for units of different dimensions.
-
-    Units are names and their powers, as `units.Quantity` has them.
-    """
+    """Returns the first unit as a multiple of the other; None for different dimensions. Units are names and powers, as
+    in `units.Quantity`."""
     (size, dimensions), (other_size, other_dimensions) = _in_base_units(one), _in_base_units(other)
     return size / other_size if dimensions == other_dimensions else None
 

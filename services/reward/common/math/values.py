@@ -1,7 +1,7 @@
 """Numbers of computer algebra: comparing two numbers, and finding numbers that are too large to compute.
 
-math-verify compares numbers after it has set small factors of their difference to 0. This module compares rational
-numbers exactly, and other numbers by their whole value, to more digits than could agree by chance.
+math-verify sets small factors of a difference to 0. This module compares rational numbers exactly, and other numbers by
+their whole value, to more digits than could agree by chance.
 """
 
 import math
@@ -19,16 +19,14 @@ _PRECISION = 60
 """Digits to which an irrational expression is evaluated, in addition to the digits of its numbers."""
 _MAX_PRECISION = 1000
 _AGREEING = 40
-"""Digits, in addition to those of their numbers, in which two irrational expressions agree only if they are equal."""
+"""Digits, besides their numbers' digits, in which two irrational expressions agree only if they are equal."""
 _POINT = tuple(Fraction(number, 1000) for number in (1371, 2193, 1637, 2741, 3119, 1913, 2357, 1489))
 """Values of the letters for comparing expressions. They are above 1, so that roots and logarithms are real."""
 
 
 def are_equal(one: Any, other: Any, num_digits: int) -> bool | None:
-    """Returns whether two numbers of sympy are equal; None if their values do not decide it.
-
-    A decimal fraction of at least `num_digits` decimals equals numbers that are rounded to it; see `equal_or_rounded`.
-    """
+    """Returns whether two numbers of sympy are equal, or rounded to each other as in `equal_or_rounded`; None if their
+    values do not decide it."""
     exact = [exact_value(number) for number in (one, other)]
     decimals = [num_decimals(number) for number in (one, other)]
     if exact[0] is not None and exact[1] is not None:
@@ -59,10 +57,7 @@ def equal_or_rounded(one: rational.Rational, other: rational.Rational, num_digit
 
 
 def are_apart(one: Any, other: Any) -> bool:
-    """Returns whether two expressions with letters have different values at a point, so that they are not equal.
-
-    Simplifying their difference would take seconds.
-    """
+    """Returns whether two expressions with letters differ at a point. Simplifying their difference takes seconds."""
     from sympy import Rational
 
     letters = sorted({str(letter) for each in (one, other) for letter in each.free_symbols})
@@ -123,10 +118,9 @@ def _exact(expression: Any) -> Fraction | None:
     evaluate = _EVALUATED.get(type(expression).__name__)
     if evaluate is None:
         return None
-    values = []
+    values: list[Fraction] = []
     for part in expression.args:
-        value = _exact(part)
-        if value is None:
+        if (value := _exact(part)) is None:
             return None
         values.append(value)
     result = evaluate(values)

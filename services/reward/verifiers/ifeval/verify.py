@@ -31,7 +31,7 @@ def load() -> None:
 
 
 def verify(completion: str, label: Any, options: InstructionOptions = InstructionOptions()) -> Verdict:
-    """Checks instructions by open-instruct's ids: those of IFEval (arXiv:2311.07911) and 29 more.
+    """Checks instructions by open-instruct's ids: IFEval's (arXiv:2311.07911) and 29 more.
 
     The answer is read without answer tags. Label: {"instruction_id": [...], "kwargs": [...]}, or a list of such
     objects, as objects or as JSON or Python text. Value: the fraction of the instructions that the answer follows, 0 to

@@ -1,7 +1,7 @@
 """The answer that a text states: the last box or announced answer, or its correction; else the last formula.
 
-A check, a unit or a remark after an answer is not an answer. Alternatives, "3 or 4", are one answer that is a list. An
-answer that the text denies, cuts off or takes back does not count.
+A check, a unit or a remark after an answer is no answer. Alternatives, "3 or 4", are one answer. What the text denies,
+cuts off or takes back does not count.
 """
 
 import re
@@ -28,11 +28,8 @@ _BOLD_RESULT = re.compile(r"=\s*\*\*([^*\n]{1,40})\*\*")
 
 
 def stated_answers(text: str, box_rank: int = 50, forms: Sequence[str] = ("latex", "expr")) -> list[str]:
-    """Returns the answer in LaTeX, and for boxes side by side also the last box alone; [] if there is none.
-
-    `box_rank` is `boxed_match_priority`: below 50 boxes come before announced answers, above 50 after them, and below 0
-    they count like other formulas.
-    """
+    """Returns the answer in LaTeX, and for boxes side by side also the last box alone; [] if there is none. `box_rank`
+    is the option `boxed_match_priority`."""
     text = with_congruences(_BOLD_RESULT.sub(r"= \1 ", _SPECIAL.sub(" ", text)))
     marked = MarkedText(text, reads_latex="latex" in forms, reads_plain="expr" in forms)
     boxes = [box for box in marked.boxes if _is_claimed(marked, box)] if box_rank >= 0 else []
@@ -80,6 +77,5 @@ def _unannounced(marked: MarkedText) -> list[str]:
 
 
 def stated_word(text: str) -> str:
-    """Returns the word that a text announces as its answer, as in "The answer is Monday.", or the bold word that is its
-    last sentence; "" for anything else."""
+    """Returns the `announced_word` of a text."""
     return announced_word(_SPECIAL.sub(" ", text))

@@ -22,10 +22,8 @@ _BETWEEN_BOXES = 70
 
 
 def boxed_answers(marked: MarkedText, boxes: list[Box]) -> list[str]:
-    """Returns the answer in the last box and boxes next to it; see `stated_answers`.
-
-    Returns [] if the last box is cut off, or if it is blank and no correction follows.
-    """
+    """Returns the answer in the last box and boxes next to it; see `stated_answers`. Returns [] if the last box is cut
+    off, or if it is blank and no correction follows."""
     last = boxes[-1]
     if last.is_cut_off:
         return []

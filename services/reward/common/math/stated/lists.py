@@ -34,10 +34,8 @@ _RESTATED = re.compile(
 
 
 def with_alternatives(marked: MarkedText, items: list[Item]) -> Item:
-    """Returns the first item, joined with the items that list words connect to it, as one answer.
-
-    Of several forms of an amount (10 minutes, or 600 seconds) the first is the answer.
-    """
+    """Returns the first item, joined with the items that list words connect to it, as one answer. The first of several
+    forms of an amount (10 minutes, or 600 seconds) is the answer."""
     if answer := _in_several_forms(marked, items):
         return answer
     group = [items[0]]
@@ -66,10 +64,8 @@ def _in_several_forms(marked: MarkedText, items: list[Item]) -> Item | None:
 
 
 def _are_restated(marked: MarkedText, answer: list[Item], other: list[Item], last: Item | None = None) -> bool | None:
-    """Returns whether words call both the same amount, and they are; None without such words.
-
-    Returns False too if the second is called approximately equal and is not.
-    """
+    """Returns whether words call both the same amount, and they are; None without such words, or if they are not. Only
+    a wrong "about" is False."""
     words = _RESTATED.fullmatch(marked.text[(last or answer[-1]).end : other[0].start])
     if words is None:
         return None
@@ -84,14 +80,11 @@ def _are_restated(marked: MarkedText, answer: list[Item], other: list[Item], las
 
 def _size_of_quantity(marked: MarkedText, items: list[Item]) -> int:
     """Returns the number of items in the first quantity: two in 3 hours 20 minutes."""
-    size = 1
-    while (
-        size < len(items)
-        and not _between(marked, items[size - 1], items[size]).strip(" ,")
-        and ("\\text" in items[size - 1].latex and "\\text" in items[size].latex)
-    ):
-        size += 1
-    return size
+    for size, (one, other) in enumerate(pairwise(items), start=1):
+        have_units = "\\text" in one.latex and "\\text" in other.latex
+        if not have_units or _between(marked, one, other).strip(" ,"):
+            return size
+    return len(items)
 
 
 def _joined(marked: MarkedText, items: list[Item]) -> Item:

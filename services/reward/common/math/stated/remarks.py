@@ -97,10 +97,8 @@ def _is_aside(marked: MarkedText, items: list[Item]) -> bool:
 
 
 def is_in_modifier(marked: MarkedText, start: int, main: Item, other: Item) -> bool:
-    """Returns whether an item only describes the main number of a sentence that begins at `start`.
-
-    It does in "120 ways to arrange the 5 books", "26 inches in 13 years", "15 liters of water out of the 24 liters".
-    """
+    """Returns whether an item only describes the main number of a sentence that begins at `start`, as in "120 ways to
+    arrange the 5 books", "26 inches in 13 years", "15 liters of water out of the 24 liters"."""
     words = _INFINITIVE.sub(" to ", marked.text[main.end : other.start])
     if not _MODIFYING.search(words) or _NEW_CLAUSE.search(words):
         return False

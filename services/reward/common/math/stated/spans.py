@@ -36,10 +36,8 @@ class Box:
 
 
 def find_boxes(text: str) -> list[Box]:
-    """Returns the outer boxes in order. A \\boxed without braces or a number after it is no box.
-
-    A box that lacks only its last brace is whole. A box that is cut off elsewhere reaches to the end of the text.
-    """
+    """Returns the outer boxes in order. A \\boxed without braces or a number after it is no box. A box that lacks only
+    its last brace is whole. A box that is cut off elsewhere reaches to the end of the text."""
     found: list[Box] = []
     ends = _ends_of_braces(text)
     position = 0
@@ -81,10 +79,8 @@ class Formula:
 
 
 def find_formulas(text: str) -> list[Formula]:
-    """Returns the formulas in order.
-
-    A formula between single dollars or \\( and \\) ends on its line; "$5 and $7" are amounts.
-    """
+    """Returns the formulas in order. A formula between single dollars or \\( and \\) ends on its line; "$5 and $7" are
+    amounts."""
     found: list[Formula] = []
     opened: re.Match[str] | None = None
     for delimiter in _DELIMITER.finditer(text):
