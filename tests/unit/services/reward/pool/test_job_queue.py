@@ -18,6 +18,12 @@ def job(verifier: str, group: str = "") -> Job:
     return Job(verifier, "5", "5", asyncio.get_running_loop().create_future(), group=group, can_stop=True)
 
 
+def add(queue: JobQueue, *jobs: Job) -> JobQueue:
+    for one in jobs:
+        queue.add(one)
+    return queue
+
+
 def judged(queue: JobQueue, one: Job, duration_s: float) -> None:
     """Ends a job as a process does that has judged it."""
     queue.took(one, duration_s, ScoreOutcome.SCORED)
@@ -34,10 +40,8 @@ def slow_queue(num_processes: int) -> tuple[JobQueue, Clock]:
 
 
 async def test_the_oldest_job_comes_first_and_a_job_that_was_put_back_before_it() -> None:
-    queue = JobQueue(2)
     jobs = [job("math"), job("gsm8k"), job("math"), job("gsm8k")]
-    for one in jobs:
-        queue.add(one)
+    queue = add(JobQueue(2), *jobs)
     assert len(queue) == 4
     first = queue.take([])
     assert first is jobs[0]
@@ -46,10 +50,8 @@ async def test_the_oldest_job_comes_first_and_a_job_that_was_put_back_before_it(
 
 
 async def test_a_job_whose_caller_has_gone_is_skipped() -> None:
-    queue = JobQueue(2)
     canceled, waiting = job("math"), job("math")
-    queue.add(canceled)
-    queue.add(waiting)
+    queue = add(JobQueue(2), canceled, waiting)
     canceled.done.cancel()
     assert queue.take([]) is waiting
 
@@ -57,9 +59,7 @@ async def test_a_job_whose_caller_has_gone_is_skipped() -> None:
 async def test_one_process_is_reserved_for_quick_verifiers_while_they_are_in_use() -> None:
     queue, clock = slow_queue(2)
     programs, answer = [job("code") for _ in range(3)], job("math")
-    queue.add(answer)
-    for one in programs:
-        queue.add(one)
+    add(queue, answer, *programs)
     assert [queue.take([]), queue.take([job("math")])] == [answer, programs[0]]
     assert queue.take([job("code")]) is None, "the second of two processes would hang as well"
     queue.add(answer)
@@ -71,43 +71,34 @@ async def test_one_process_is_reserved_for_quick_verifiers_while_they_are_in_use
 async def test_two_slow_verifiers_share_the_processes_that_one_may_use() -> None:
     queue, _ = slow_queue(3)
     queue.took(job("code_stdio"), 8.0, ScoreOutcome.SCORED)
-    for verifier in ("math", "code", "code_stdio"):
-        queue.add(job(verifier))
-    queue.take([])
+    add(queue, job("math"), job("code"), job("code_stdio")).take([])
     assert queue.take([job("code"), job("code_stdio")]) is None
 
 
 async def test_a_slow_verifier_waits_neither_without_quick_ones_nor_for_the_only_process() -> None:
     queue, _ = slow_queue(2)
     alone = [job("code"), job("code")]
-    for one in alone:
-        queue.add(one)
+    add(queue, *alone)
     assert [queue.take([]), queue.take([job("code")])] == alone
     single, _ = slow_queue(1)
-    single.add(job("math"))
-    single.take([])
+    add(single, job("math")).take([])
     program = job("code")
-    single.add(program)
-    assert single.take([]) is program
+    assert add(single, program).take([]) is program
 
 
 async def test_a_verifier_that_has_become_quick_again_uses_every_process() -> None:
     queue, _ = slow_queue(2)
-    queue.add(job("math"))
-    queue.take([])
+    add(queue, job("math")).take([])
     program = job("code")
-    queue.add(program)
-    assert queue.take([job("code")]) is None
+    assert add(queue, program).take([job("code")]) is None
     for _ in range(100):
         queue.took(job("code"), 0.01, ScoreOutcome.SCORED)
     assert queue.take([job("code")]) is program
 
 
 async def test_fail_all_fails_every_waiting_job_and_keeps_existing_answers() -> None:
-    queue = JobQueue(2)
     answered, waiting = job("math"), job("code")
-    queue.add(answered)
-    queue.add(waiting)
+    queue = add(JobQueue(2), answered, waiting)
     answered.done.set_result(VerifierScore("math", ScoreOutcome.SCORED, 1.0))
     queue.fail_all("the pool was closed")
     assert answered.done.result().value == 1.0
@@ -116,10 +107,8 @@ async def test_fail_all_fails_every_waiting_job_and_keeps_existing_answers() -> 
 
 
 async def test_late_completions_are_stopped_while_others_wait_and_then_judged_behind_them() -> None:
-    queue = JobQueue(2)
     bomb, other = job("math"), job("math")
-    for one in (bomb, other):
-        queue.add(one)
+    queue = add(JobQueue(2), bomb, other)
     assert queue.take([]) is bomb
     assert queue.to_stop([bomb]) == [], "its slice is not over"
     queue.overran(bomb)
@@ -133,22 +122,17 @@ async def test_late_completions_are_stopped_while_others_wait_and_then_judged_be
 
 
 async def test_a_completion_that_cannot_be_stopped_keeps_its_process() -> None:
-    queue = JobQueue(2)
     custom = job("custom")
     custom.can_stop = False
-    queue.add(custom)
-    queue.add(job("custom"))
+    queue = add(JobQueue(2), custom, job("custom"))
     assert queue.take([]) is custom
     queue.overran(custom)
     assert queue.to_stop([custom]) == []
 
 
 async def test_a_group_of_late_completions_waits_behind_others_until_most_are_in_time() -> None:
-    queue = JobQueue(2)
-    flood = [job("math", "flood") for _ in range(3)]
-    answers = [job("math", "answers") for _ in range(3)]
-    for one in (*flood, *answers):
-        queue.add(one)
+    flood, answers = ([job("math", group) for _ in range(3)] for group in ("flood", "answers"))
+    queue = add(JobQueue(2), *flood, *answers)
     assert queue.take([]) is flood[0]
     queue.overran(flood[0])
     assert queue.take([flood[0]]) is answers[0], "the group has a late completion and none in time"
@@ -158,15 +142,12 @@ async def test_a_group_of_late_completions_waits_behind_others_until_most_are_in
     assert queue.take([]) is answers[2]
     assert queue.take([answers[2]]) is flood[1], "nobody else waits"
     judged(queue, flood[1], 0.01)
-    newcomer = job("math")
-    queue.add(newcomer)
+    queue.add(job("math"))
     assert queue.take([]) is flood[2], "as many in time as late: the group has its place again"
 
 
 async def test_late_completions_get_a_quarter_of_the_time_while_others_wait() -> None:
-    queue = JobQueue(2)
-    for _ in range(1000):
-        queue.add(job("math"))
+    queue = add(JobQueue(2), *(job("math") for _ in range(1000)))
     for _ in range(100):
         bomb = job("math")
         queue.add(bomb)
@@ -184,10 +165,8 @@ async def test_late_completions_get_a_quarter_of_the_time_while_others_wait() ->
 
 
 async def test_one_late_completion_at_a_time_keeps_one_of_two_processes() -> None:
-    queue = JobQueue(2)
     bombs = [job("math"), job("math")]
-    for bomb in bombs:
-        queue.add(bomb)
+    queue = add(JobQueue(2), *bombs)
     assert [queue.take([]), queue.take([])] == bombs
     for bomb in bombs:
         queue.overran(bomb)
@@ -209,10 +188,8 @@ async def test_a_flood_does_not_change_what_its_verifier_usually_takes() -> None
 
 
 async def test_the_verifier_on_which_least_time_was_spent_comes_first() -> None:
-    queue = JobQueue(2)
     flood, answer, later = [job("code", str(index)) for index in range(3)], job("math"), job("math")
-    for one in (*flood, answer, later):
-        queue.add(one)
+    queue = add(JobQueue(2), *flood, answer, later)
     assert queue.take([]) is flood[0], "the oldest, of verifiers on which nothing was spent"
     judged(queue, flood[0], 3.0)
     assert queue.take([]) is answer, "although two of the flood came before it"
