@@ -11,11 +11,6 @@ _CHINESE = {"zh": ("zh-cn", "zh-tw")}
 """langdetect distinguishes the scripts; most data do not."""
 
 
-def load() -> None:
-    """Reads the language models; takes a second."""
-    language.load()
-
-
 def verify(completion: str, label: Any) -> Verdict:
     """Detects the language of the answer, without answer tags.
 
@@ -37,4 +32,4 @@ def _codes(text: str) -> tuple[str, ...]:
     return codes
 
 
-VERIFIER = Verifier(verify, values="1 or 0", load=load, package="langdetect")
+VERIFIER = Verifier(verify, values="1 or 0", load=language.load, package="langdetect")

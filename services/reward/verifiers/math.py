@@ -42,11 +42,6 @@ class MathOptions(Section):
     below `reward.timeout_s`, which kills the process."""
 
 
-def load() -> None:
-    """Imports math-verify; takes a second."""
-    algebra.load()
-
-
 def verify(completion: str, label: Any, options: MathOptions = MathOptions()) -> Verdict:
     """Compares the completion's last stated answer (boxed, announced, a formula, or a plain expression) with the label.
 
@@ -108,6 +103,6 @@ VERIFIER = Verifier(
     verify,
     values="1 or 0",
     options=MathOptions,
-    load=load,
+    load=algebra.load,
     same_answers="equal numbers, or the same normal form by MATH's own scorer",
 )
