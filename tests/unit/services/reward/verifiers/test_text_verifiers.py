@@ -16,8 +16,8 @@ def value(verifier: str, completion: str, label: Any, **options: Any) -> float:
 
 
 def test_several_letters_are_all_chosen() -> None:
-    assert value("multiple_choice", "The answer is A or B", ["B", "A"]) == 1.0
-    assert value("multiple_choice", "The answer is A or B", "A") == 0.0
+    answer = "The answer is A or B"
+    assert [value("multiple_choice", answer, label) for label in (["B", "A"], "A")] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
