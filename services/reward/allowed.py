@@ -105,7 +105,7 @@ class Allowed:
             yield self._in_no_folder(f"{field}.words_file", str(words))
         if source == UNBOUNDED_ENVIRONMENT and not self._allows_module(source):
             yield (
-                f"{field}: those of {source} name packages, programs and keys of their own: allow all of them with "
+                f"{field}: the settings of {source} name packages, programs and keys of their own: allow all with "
                 f"{_PACKAGE} {source}"
             )
 
@@ -147,7 +147,7 @@ class Allowed:
 
 def _is_none_of(field: str, option: str, allowed: Sequence[str], value: str) -> str:
     return (
-        f"{field}: {value} is none of {option} ({_listed(allowed)}): start the service with {option} "
+        f"{field}: {value} is not allowed by {option} ({_listed(allowed)}): start the service with {option} "
         f"{shlex.quote(value)}"
     )
 

@@ -136,7 +136,7 @@ async def _scores(
     for number, row in enumerate(rows, start=1):
         if composer.reads_tokens and row["completion"] and not row["token_ids"]:
             raise InvalidArgument(
-                f"row {number} has no token_ids, which reward.overlong, length, cosine and repetition read: give them, "
+                f"row {number} has no token_ids, which reward.overlong, length, cosine and repetition read: add them, "
                 "or make them with --tokenize"
             )
 

@@ -221,7 +221,7 @@ class RewardService(RewardServiceServicer):
         config = self._config
         wait_s = self._num_open * self._mean_duration_s / config.num_processes
         return ResourceExhausted(
-            f"more completions were being scored or waiting than fit (reward.max_queued: {config.max_queued})",
+            f"the queue for completions is full (reward.max_queued: {config.max_queued})",
             reason=ErrorReason.QUEUE_FULL,
             retry_after_s=min(max(wait_s, _MIN_RETRY_S), _MAX_RETRY_S),
         )
@@ -325,5 +325,5 @@ def _check_verifiers(prompt: Prompt, router: Router) -> None:
         if not abs(truth.weight) <= MAX_WEIGHT:
             raise invalid(
                 f"prompt.ground_truths[{position}].weight",
-                f"must be at most {MAX_WEIGHT:g} either way (given: {truth.weight:g})",
+                f"must be from -{MAX_WEIGHT:g} to {MAX_WEIGHT:g} (given: {truth.weight:g})",
             )

@@ -26,9 +26,9 @@ def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
     num_steps = math.ceil(config.run.total_epochs * per_epoch)
     if config.run.num_steps not in (0, num_steps):
         raise _refused(
-            f"({config.run.total_epochs:g}, which is {counted(num_steps, 'step')} of {config.grpo.groups_per_step} of "
-            f"{counted(num_prompts, 'prompt')}) and run.num_steps ({config.run.num_steps}) differ: give only one of "
-            "the two fields"
+            f"({config.run.total_epochs:g}, which is {counted(num_steps, 'step')} of {config.grpo.groups_per_step} "
+            f"groups for {counted(num_prompts, 'prompt')}) and run.num_steps ({config.run.num_steps}) differ: give "
+            "only one of the two fields"
         )
     values = dump_config(config)
     values["run"]["num_steps"] = num_steps

@@ -68,9 +68,8 @@ def _beyond_the_run(config: RunConfig) -> list[str]:
     waves, left = config.learner.lr_num_cycles or 0.5, config.learner.lr_decay_steps or total - warmup
     if warmup < total and 2 * waves > max(left, 1):
         return [
-            f"learner.lr_num_cycles: {waves:g} waves or falls have less than two optimizer steps each, of the {left} "
-            "steps that the schedule has for waves, so the learning rate does not follow the waves; lower the field, "
-            "or raise run.num_steps"
+            f"learner.lr_num_cycles: {waves:g} cycles in {left} optimizer steps have fewer than two steps each, so the "
+            "learning rate cannot follow the cycles; lower the field, or raise run.num_steps"
         ]
     if warmup < total:
         return []
@@ -95,9 +94,9 @@ def _beyond_determinism(config: RunConfig) -> list[str]:
     }
     if found := [name for name, is_used in judges.items() if is_used]:
         return [
-            "run.deterministic: a resumed run equals one that was not interrupted only if the values of "
-            f"{' and '.join(found)} depend only on prompt and completion, and not on chance, clock or load; otherwise "
-            "use verifiers that compute their values"
+            "run.deterministic: a resumed run equals an uninterrupted run only if the values of "
+            f"{' and '.join(found)} depend on prompt and completion alone, not on chance, clock or load; if they do "
+            "not, use other verifiers"
         ]
     return []
 

@@ -96,7 +96,7 @@ class AdvantageConfig(Section):
             "leave_one_out_std",
         ):
             raise ValueError(
-                f"scale {self.scale!r} would divide by 0 where the rewards of a group are equal, which baseline "
-                f'{self.baseline!r} does not make 0: set scale to "batch_std" or "none"'
+                f"scale {self.scale!r} would divide by 0 if all rewards of a group are equal, since baseline "
+                f'{self.baseline!r} does not make their advantages 0: set scale to "batch_std" or "none"'
             )
         return self

@@ -45,6 +45,6 @@ class CheckpointConfig(Section):
         if self.export_best_metric and not (self.export_every_steps and self.export_keep_last):
             raise ValueError(
                 f"export_best_metric ({self.export_best_metric}) chooses the export to keep besides the last ones: set "
-                "export_every_steps and export_keep_last, or leave it empty"
+                "export_every_steps and export_keep_last, or leave export_best_metric empty"
             )
         return self

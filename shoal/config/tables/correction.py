@@ -70,7 +70,7 @@ class CorrectionConfig(Section):
             for name in ("weight_low", "weight_high", "normalize"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"{name} bounds or scales the weights, but weight is none: set weight, or remove it"
+                        f"{name} bounds or scales the weights, but weight is none: set weight, or remove {name}"
                     )
         return self
 

@@ -52,7 +52,7 @@ class CustomVerifierConfig(Section):
     @classmethod
     def _is_absolute(cls, file: str) -> str:
         if file and not file.startswith("~") and not Path(file).is_absolute():
-            raise ValueError("must be an absolute path: there is no configuration file at whose folder it could begin")
+            raise ValueError("must be an absolute path, because there is no configuration file to start from")
         return file
 
     @field_validator("function")
@@ -74,7 +74,7 @@ class CustomVerifierConfig(Section):
         if bool(self.file) == bool(self.entry_point):
             raise ValueError(f"give {'file or entry_point, not both' if self.file else 'file or entry_point'}")
         if self.reload and not self.file:
-            raise ValueError("reload watches a file: leave it out if entry_point is given")
+            raise ValueError("reload watches a file, but entry_point names a package: remove reload, or give file")
         return self
 
 
@@ -113,7 +113,7 @@ def check_name(name: str) -> str:
     if not NAME.fullmatch(lower):
         raise ValueError(f"{name!r} is not a name for a verifier: use 1 to 63 characters of a-z, 0-9, '_' and '-'")
     if lower in BUILT_IN_VERIFIERS:
-        raise ValueError(f"{name!r} is the name of a built-in verifier: choose another one")
+        raise ValueError(f"{name!r} is the name of a built-in verifier: choose another name")
     return lower
 
 

@@ -79,9 +79,9 @@ class SourceConfig(Section):
         if self.path == []:
             raise ValueError("path is an empty list: name at least one file")
         if self.verifier == []:
-            raise ValueError("verifier is an empty list: name at least one, or leave it out to use verifier_column")
+            raise ValueError("verifier is an empty list: name a verifier, or remove the field to use verifier_column")
         if self.labels and self.verifier is not None:
-            raise ValueError("labels select rows by verifier_column, which verifier replaces: give one of the two")
+            raise ValueError("labels select rows by verifier_column, which verifier replaces: give only one of them")
         if self.environment is not None and self.environment_column is not None:
             raise ValueError("give environment or environment_column, not both")
         for name in ("environment_task_column", "tools_column"):

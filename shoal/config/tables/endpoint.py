@@ -40,7 +40,7 @@ class EndpointConfig(Section):
             # The message does not repeat the value, which has a secret in it.
             raise ValueError(
                 "has a user name or password before the host (https://USER:PASSWORD@host), which would be stored with "
-                "the run's configuration: write the address without it, put the key into an environment variable of "
+                "the run's configuration: write the address without them, put the key into an environment variable of "
                 "the reward service, and name that variable in api_key_env"
             )
         if parts.query or parts.fragment:

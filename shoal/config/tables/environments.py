@@ -100,7 +100,7 @@ class EnvironmentConfig(Section):
                     raise ValueError(f"give server or {field}, not both: the server decides what it runs")
             return self
         if not self.source and self.name not in BUILT_IN_ENVIRONMENTS:
-            raise ValueError(f"give source or server: none that comes with Shoal is named {self.name!r}; {_listed()}")
+            raise ValueError(f"give source or server: no built-in environment is named {self.name!r}; {_listed()}")
         source = self.code
         if not (source in BUILT_IN_ENVIRONMENTS or _FILE.fullmatch(source) or OBJECT.fullmatch(source)):
             hint = f'add the class, as in "{source}:MyEnvironment"; ' if source.endswith(".py") else ""
@@ -109,11 +109,9 @@ class EnvironmentConfig(Section):
                 f"{hint}{_listed()}"
             )
         if self.file and not self.file.startswith("~") and not Path(self.file).is_absolute():
-            raise ValueError(
-                "source must have an absolute path: there is no configuration file at whose folder it could begin"
-            )
+            raise ValueError("source must have an absolute path, because there is no configuration file to start from")
         if self.reload and not self.file:
-            raise ValueError("reload watches a file: leave it out where source is none")
+            raise ValueError("reload watches a file, but source names no file: remove reload")
         for place, _, settings in self.parts:
             _check_address(place, settings)
             _check_program(place, settings)
@@ -164,7 +162,7 @@ def _check_address(place: str, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"the address in {place} must be a text without user name and password")
     if key and not url.startswith(("http://", "https://")):
         raise ValueError(
-            f"{place} has an api_key_env, and no address that begins with https:// or http:// to send it to"
+            f"{place} has an api_key_env, but no address to send the key to: give one with https:// or http://"
         )
 
 

@@ -66,7 +66,7 @@ class EpisodesConfig(Section):
     def _discounts_what_it_has(self) -> Self:
         if self.turn_discount < 1 and self.turn_rewards != "tokens":
             raise ValueError(
-                'turn_discount below 1 needs turn_rewards = "tokens": otherwise turns have no rewards apart'
+                'turn_discount below 1 needs turn_rewards = "tokens": otherwise single turns have no rewards'
             )
         return self
 
@@ -74,7 +74,7 @@ class EpisodesConfig(Section):
     @classmethod
     def _has_the_result(cls, text: str) -> str:
         if text and text.count("{result}") != 1:
-            raise ValueError("must have {result} once, where the result of a tool stands")
+            raise ValueError("must contain {result} exactly once, at the place of the tool's result")
         return text
 
     @model_validator(mode="after")

@@ -132,7 +132,7 @@ class LearnerConfig(Section):
             raise ValueError(
                 f"learner.lr_decay_steps: {self.lr_decay_steps} and a warm-up of {num_warmup_steps} are more than "
                 f"the run's {counted(num_optimizer_steps, 'optimizer step')}, so the learning rate would never "
-                "reach its peak: lower them, or raise run.num_steps"
+                "reach its peak: lower one of the two, or raise run.num_steps"
             )
 
     @model_validator(mode="after")
@@ -153,8 +153,8 @@ class LearnerConfig(Section):
             raise ValueError("offload_optimizer needs zero_stage 1, 2 or 3 (it is 0): only ZeRO can offload")
         if self.offload_parameters and (stage != 3 or not self.offload_optimizer):
             raise ValueError(
-                f"offload_parameters needs zero_stage 3 (it is {given}) and offload_optimizer: it keeps the shards in "
-                "the host's memory, and the weights that they are copied from"
+                f"offload_parameters needs zero_stage 3 (it is {given}) and offload_optimizer: the parameters "
+                "in the host's memory are copies of the optimizer's weights there"
             )
         for name in ("zero_hpz_partition_size", "sequence_parallel_size"):
             if getattr(self, name) > 1 and stage != 3:
@@ -170,11 +170,11 @@ class LearnerConfig(Section):
                 "sets the length of the warm-up"
             )
         if self.lr_scheduler == "constant" and (self.warmup_steps or self.warmup_ratio):
-            raise ValueError('lr_scheduler "constant" has no warm-up: choose "constant_with_warmup", or remove it')
+            raise ValueError('lr_scheduler "constant" has no warm-up: choose "constant_with_warmup", or no warm-up')
         if self.lr_scheduler in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and self.lr_min_ratio is None:
             raise ValueError(f'lr_scheduler "{self.lr_scheduler}" needs lr_min_ratio, the final share of the peak')
         if self.lr_scheduler == "warmup_stable_decay" and self.lr_decay_steps is None:
             raise ValueError('lr_scheduler "warmup_stable_decay" needs lr_decay_steps, the length of the decay')
         if self.lr_scheduler == "cosine_with_restarts" and (self.lr_num_cycles or 1) % 1:
-            raise ValueError(f"lr_num_cycles ({self.lr_num_cycles}) must be a whole number of falls with restarts")
+            raise ValueError(f"lr_num_cycles ({self.lr_num_cycles}) must be a whole number with cosine_with_restarts")
         return self

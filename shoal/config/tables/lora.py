@@ -64,7 +64,7 @@ class LoraConfig(Section):
     @classmethod
     def _are_names(cls, names: list[str]) -> list[str]:
         if ALL_LINEAR in names and len(names) > 1:
-            raise ValueError(f'"{ALL_LINEAR}" is every layer already: name it alone, or name the layers')
+            raise ValueError(f'"{ALL_LINEAR}" means every linear layer: name it alone, or name only the layers')
         if "lm_head" in names:
             raise ValueError(
                 "lm_head cannot have an adapter: the learner computes log-probabilities from the output layer's own "

@@ -111,7 +111,7 @@ class RewardConfig(Section):
             place = f"reward.servers.{server}.verifiers"
             for name in config.verifiers:
                 if (owner := owners.setdefault(name, place)) != place:
-                    raise ValueError(f"{place}: {name!r} is that of {owner} already: choose one")
+                    raise ValueError(f"{place}: {owner} already has {name!r}: keep one of the two")
         return self
 
     @field_validator("remap", "weights")
@@ -127,7 +127,7 @@ class RewardConfig(Section):
         if never := [name for name in names if not _reaches_1(options, name)]:
             raise ValueError(
                 f"{never[0]!r} cannot say that a completion is correct: its best value is below 1. Name verifiers that "
-                "judge answers, or leave it out"
+                "judge answers, or leave this one out"
             )
         return names
 

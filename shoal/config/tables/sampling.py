@@ -45,9 +45,7 @@ class SamplingConfig(Section):
         if value != off and not info.data.get("top_k", MAX_TOP_K):
             raise ValueError(
                 f"needs sampling.top_k above 0, for example 50, or must be {off}: the learner has to normalize over "
-                "the tokens that each token was drawn from, and only top_k bounds their number. Normalized over all "
-                "tokens, the importance ratio would be the probability mass that sampling kept instead of 1: at top_k "
-                "20 and top_p 0.9 it was 0.86 on average, and below 0.8 or above 1.2 for 23 % of the tokens"
+                "the tokens that each token was drawn from, and only top_k bounds their number (docs/algorithms.md)"
             )
         return value
 

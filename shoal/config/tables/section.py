@@ -70,8 +70,8 @@ class Section(BaseModel):
             owner = next((item for item in field.metadata if isinstance(item, OptionOf)), None)
             if owner is not None and choice not in owner.choices and getattr(self, name) != field.default:
                 raise ValueError(
-                    f"{name} is an option of {chooser} {' and '.join(owner.choices)}; it is {choice}: remove {name}, "
-                    "or choose one of these"
+                    f"{name} is an option of {chooser} {' and '.join(owner.choices)}, but {chooser} is {choice}: "
+                    f"remove {name}, or change {chooser}"
                 )
 
     @model_validator(mode="before")

@@ -80,11 +80,11 @@ async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_pla
         ),
         (
             {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "mcp", "command": ["/bin/sh"]}]}},
-            "environments.t.settings.tools[0].command: /bin/sh is none of --allow-program (there is none)",
+            "environments.t.settings.tools[0].command: /bin/sh is not allowed by --allow-program",
         ),
         (
             {"name": "mcp", "settings": {"command": ["/bin/sh"], "variables": ["SHOAL_TOKEN"]}},
-            "environments.mcp.settings.variables: SHOAL_TOKEN is none of --allow-variable (there is none)",
+            "environments.mcp.settings.variables: SHOAL_TOKEN is not allowed by --allow-variable",
         ),
         (
             {"name": "wordle", "settings": {"words_file": "/etc/passwd"}},
@@ -92,11 +92,11 @@ async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_pla
         ),
         (
             {"name": "t", "source": "verifiers", "settings": {"taskset": {"id": "x"}}},
-            "environments.t.settings: those of verifiers name packages, programs and keys of their own",
+            "environments.t.settings: the settings of verifiers name packages",
         ),
         (
             {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "verifiers"}]}},
-            "environments.t.settings.tools[0]: those of verifiers name packages",
+            "environments.t.settings.tools[0]: the settings of verifiers",
         ),
     ],
 )

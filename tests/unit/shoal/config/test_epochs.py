@@ -38,7 +38,7 @@ def test_a_configuration_without_epochs_stays_as_it_is() -> None:
 def test_epochs_are_refused_beside_another_length() -> None:
     with pytest.raises(InvalidArgument, match=r"run\.total_epochs: .*run\.total_episodes"):
         epochs(total_epochs=2, total_episodes=640)
-    with pytest.raises(InvalidArgument, match=r"2, .*20 steps of 8 of 83 prompts.*num_steps \(7\)"):
+    with pytest.raises(InvalidArgument, match=r"2, .*20 steps of 8 .*83 prompts.*num_steps \(7\)"):
         with_counted_steps(epochs(total_epochs=2, num_steps=7), 83)
     with pytest.raises(InvalidArgument, match=r"run\.num_steps: "):
         epochs(num_steps=0)

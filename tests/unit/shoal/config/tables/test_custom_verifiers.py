@@ -26,7 +26,7 @@ from tests.support.configs import run_config
         ({"custom": {"m": {"entry_point": "a:b", "reload": True}}}, "reload watches a file"),
         (
             {"custom": {"m": {"file": "s.py"}}},
-            "reward.custom.m.file: must be an absolute path: there is no configuration",
+            "reward.custom.m.file: must be an absolute path",
         ),
         ({"custom": {"m": {"file": "/s.py", "fuction": "f"}}}, "m.fuction: unknown key; did you mean 'function'?"),
         ({"servers": {"s": {}}}, "reward.servers.s.address: is required"),
@@ -34,7 +34,7 @@ from tests.support.configs import run_config
         ({"servers": {"s": {"address": "h:1", "verifiers": ["math"]}}}, "'math' is the name of a built-in"),
         (
             {"custom": {"m": {"file": "/s.py"}}, "servers": {"s": {"address": "h:1", "verifiers": ["M"]}}},
-            "reward.servers.s.verifiers: 'm' is that of reward.custom.m already",
+            "reward.servers.s.verifiers: reward.custom.m already has 'm'",
         ),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_call_may_not_take_longer_than_an_environment_service_allows() -> None
 def test_inline_results_say_where_the_result_stands() -> None:
     assert EpisodesConfig(tool_parser="tag", inline_results="<output>{result}</output>").inline_results
     for text in ("<output></output>", "{result}{result}", "{Result}"):
-        with pytest.raises(ValueError, match=r"must have \{result\} once"):
+        with pytest.raises(ValueError, match=r"must contain \{result\}"):
             EpisodesConfig(tool_parser="tag", inline_results=text)
 
 
