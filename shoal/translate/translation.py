@@ -177,7 +177,6 @@ def _refuse_model_features(field: str, draft: Draft) -> None:
 
 
 def _keep_given_length(draft: Draft, given: set[str]) -> None:
-    """Removes the source's length of the run if an override gives another length."""
     lengths = ("run.num_steps", "run.total_episodes", "run.total_epochs")
     for name in lengths if given.intersection(lengths) else ():
         if name not in given and draft.values.pop(name, None) is not None:

@@ -36,7 +36,7 @@ _WITHOUT_ONE = {
         ),
         _OLMO,
     ),
-    "assistant_message_only": "writes the messages of assistants only, without a question to sample an answer to",
+    "assistant_message_only": "writes only the messages of the assistant, so a prompt has no question",
     "qwen_instruct_user_boxed_math": "Shoal does not know its instruction: leave it out if the data have one",
     "r1_simple_chat_postpend_think_tool_vllm": "Shoal does not know its instruction, which says how tools are called: "
     "leave it out if the data say that",
@@ -65,8 +65,8 @@ def set_chat_template(source: Source, draft: Draft) -> None:
             f"{_WITHOUT_ONE[name]}; or {_WITH_CHECKOUT}; or {_CURE}"
             if name in _WITHOUT_ONE
             else (
-                "Shoal knows no such template of open-instruct, which silently uses the tokenizer's own where it has "
-                f"none: {_WITH_CHECKOUT}; or leave it out; or {_CURE}"
+                "Shoal knows no such template; for a name that open-instruct does not know, it silently uses the "
+                f"tokenizer's own: {_WITH_CHECKOUT}; or leave it out; or {_CURE}"
             )
         )
         draft.refuse("chat_template_name", name, reason, cure=_FIELD)

@@ -30,8 +30,6 @@ def read_checkout(folder: Path) -> Checkout:
 
 @dataclass(frozen=True)
 class _Module:
-    """A parsed file of the package."""
-
     package: Path
     tree: ast.Module
 

@@ -55,9 +55,7 @@ def _run(source: Source, draft: Draft) -> None:
     if source["active_sampling"]:
         draft.set("grpo.max_refills", _REFILLS, source.origin("active_sampling"))
         if not source["filter_zero_std_samples"]:
-            draft.refuse(
-                "active_sampling", True, "needs filter_zero_std_samples: it replaces the groups that the filter drops"
-            )
+            draft.refuse("active_sampling", True, "needs filter_zero_std_samples, whose dropped groups it replaces")
 
 
 def _pack(source: Source, draft: Draft) -> None:

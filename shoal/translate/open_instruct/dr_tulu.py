@@ -69,10 +69,10 @@ def check_dr_tulu(names: Sequence[str], call_names: Sequence[str] | None, parser
     if DR_TULU not in names and parser != PARSER:
         return
     if list(names) != [DR_TULU] or parser != PARSER:
-        reason = f"{PARSER} finds the calls of {DR_TULU} as the only one of tools, and no other parser finds those"
+        reason = f"the parser {PARSER} needs {DR_TULU} as the only tool, and {DR_TULU} needs this parser"
         draft.refuse("tool_parser_type", parser, reason, cure="episodes.tool_parser")
     elif call_names and list(call_names) != [DR_TULU]:
-        reason = f"{PARSER} finds calls of the name {DR_TULU} alone"
+        reason = f"{PARSER} finds only calls of the name {DR_TULU}"
         draft.refuse("tool_call_names", call_names, reason, cure="environments")
     else:
         draft.notes.append(_NOTE)

@@ -90,7 +90,12 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
         draft.refuse("mask_tool_use", False, "tokens that the policy did not sample are never trained on")
     games = [tool for tool in tools if tool.name in GAMES]
     if len(games) > 1:
-        draft.refuse("tools", [tool.name for tool in games], "a prompt is played in one of them", cure="environments")
+        draft.refuse(
+            "tools",
+            [tool.name for tool in games],
+            "a prompt has only one environment: name one of them",
+            cure="environments",
+        )
     check_dr_tulu(source["tools"] or [], source["tool_call_names"], source["tool_parser_type"], draft)
     _limits(source, draft)
     names = [name for name in ("tools", "tool_call_names", "tool_configs") if source.is_set(name)]

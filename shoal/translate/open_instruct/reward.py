@@ -53,7 +53,6 @@ _OF_CODE = (*_CODE, "code_api_url")
 
 
 def _verifiers(source: Source, draft: Draft) -> None:
-    """Sets options of the verifiers for lengths and programs."""
     longest = source["max_length_verifier_max_length"]
     options: dict[str, dict[str, Any]] = {}
     names = [name for name in (*_CODE, "max_length_verifier_max_length") if source.is_set(name)]

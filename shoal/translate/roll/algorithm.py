@@ -143,7 +143,7 @@ def _variant(source: Source, draft: Draft) -> str:
     variant, older = str(source["pg_variant"]), source["use_policy_loss_type"].upper()
     worker = str(source["actor_train.worker_cls"] or "").rpartition(".")[2]
     if worker not in ("", "ActorWorker", _PG_WORKER):
-        reason = f"a worker of one's own has a loss of its own; known: ActorWorker, {_PG_WORKER}"
+        reason = f"another class may have another loss; known: ActorWorker, {_PG_WORKER}"
         draft.refuse("actor_train.worker_cls", worker, reason, cure="loss.objective")
     if worker in ("", "ActorWorker") and variant != "ppo":
         source.note_unused("pg_variant", why=f"only ROLL's {_PG_WORKER} reads it (actor_train.worker_cls)")

@@ -109,7 +109,7 @@ def _trained_part(source: Source, draft: Draft) -> None:
     source.note_unused(prefix, why="adapters freeze the whole model")
     layers = _names(source[target])
     if any(set(name) & set("*$|(\\") or name.startswith("linear_") for name in layers):
-        reason = "a pattern, or names of Megatron: give the names in the model's files, or all"
+        reason = "has patterns or Megatron's names: give the names in the model's files, or all"
         draft.refuse(target, source[target], reason, cure="learner.lora")
         return
     layers = ["all-linear"] if layers == ["all"] else layers
@@ -129,14 +129,13 @@ def _frozen(field: str, source: Source, draft: Draft) -> None:
         draft.notes.append(f"{field}: text models have no {', '.join(parts)}")
     names = [name for name in names if name not in parts]
     if names and source[STRATEGY_NAME] == _MEGATRON:
-        reason = "Megatron has names of its own: give those in the model's files"
+        reason = "these are Megatron's names: give the names in the model's files"
         draft.refuse(field, source[field], reason, cure="learner.freeze")
     elif names:
         draft.set("learner.freeze", names, source.origin(field))
 
 
 def _names(value: Any) -> list[str]:
-    """Returns the names in a list, or in a text that separates them by commas."""
     items = value if isinstance(value, list) else str(value).split(",")
     return [str(item).strip() for item in items]
 

@@ -63,7 +63,6 @@ def _by_domain(
     source: Source,
     draft: Draft,
 ) -> None:
-    """Sets one source for each domain, with its share of all prompts of the run as its count."""
     field = f"{DATA}.domain_interleave_probs"
     by_domain = domains_of(workers)
     if unknown := ", ".join(domain for domain in shares if domain not in by_domain):

@@ -78,7 +78,7 @@ PIPELINE: list[Field] = rows(
     ),
     refused("use_topr_neg_loss_coef", "number", 0.0, "an older switch: give pg_variant topr", accepts=[0.0]),
     mapped("entropy_loss_coef", "number", 0.0, "loss.entropy_coef"),
-    refused("rl_loss_coef", "number", 1.0, "a factor of the whole loss belongs to the learning rate: use 1"),
+    refused("rl_loss_coef", "number", 1.0, "scale the learning rate instead of the whole loss: give 1"),
     mapped("difficulty_loss_weight", "flag", False, "loss.difficulty_weight"),
     mapped("length_loss_weight", "flag", False, "loss.length_weight"),
     mapped("max_len_mask", "flag", False, "grpo.mask_truncated_completions"),

@@ -70,7 +70,7 @@ _OF_JUDGES = (
 _REFUSED = {
     "response_filter_config": ("single completions are not dropped for their reward", "grpo.active_sampling"),
     "response_length_penalty_coef": ("ROLL's penalty counts padding: see reward.length", "reward.length"),
-    "reward_manager_config": ("a reward system of one's own is a server: reward.servers", "reward.servers"),
+    "reward_manager_config": ("start your own reward system as a server: reward.servers", "reward.servers"),
 }
 _READ = (*_SPREAD, "worker_cls", "tag_included", "query_filter_config", "reward_type")
 
@@ -132,9 +132,7 @@ def _worker(domain: str, options: Mapping[str, Any], draft: Draft) -> RewardWork
         draft.refuse(where, path, f"not yet available: {NOT_YET['vision']}")
         return None
     if name not in _VERIFIERS:
-        reason = (
-            f"a reward worker of one's own becomes a custom verifier (docs/rewards.md); known: {', '.join(_VERIFIERS)}"
-        )
+        reason = f"write your own reward worker as a custom verifier (docs/rewards.md); known: {', '.join(_VERIFIERS)}"
         draft.refuse(where, path, reason, cure="reward.custom")
         return None
     tags = options.get("tag_included") or ()

@@ -50,7 +50,6 @@ def _others(workers: Sequence[RewardWorker], source: Source) -> dict[str, str]:
 
 
 def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[str, Any]]:
-    """Returns the options with which verifiers behave like ROLL's workers."""
     options: dict[str, dict[str, Any]] = {}
     for worker in workers:
         kind = worker.options.get("reward_type")
@@ -61,7 +60,7 @@ def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[st
                 known = "known: loose, soft, strict"
                 draft.refuse(f"rewards.{worker.domain}.reward_type", kind, known, cure="reward.verifiers")
             elif options.setdefault("multiple_choice", {"values": kind}) != {"values": kind}:
-                reason = "another worker scores choices in another way, and the verifier has one"
+                reason = "another worker scores choices in another way, and the verifier multiple_choice knows only one"
                 draft.refuse(f"rewards.{worker.domain}.reward_type", kind, reason, cure="reward.verifiers")
         elif kind is not None:
             draft.notes.append(f"rewards.{worker.domain}.reward_type = {kind}: only ROLL's crossthinkqa reads it")
@@ -109,7 +108,6 @@ def _model_name(options: Mapping[str, Any]) -> Any:
 
 
 def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
-    """Notes differences between Shoal's verifiers and ROLL's workers."""
     verifiers = {worker.verifier for worker in workers}
     if any(worker.class_name == "MathRuleRewardWorker" for worker in workers):
         draft.notes.append(

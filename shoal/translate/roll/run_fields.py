@@ -46,7 +46,7 @@ RUN: list[Field] = rows(
         "user_defined_rollout_loop_cls",
         "text",
         None,
-        "a rollout loop of one's own is code of ROLL's; a custom verifier is one of Shoal's (docs/rewards.md)",
+        "Shoal runs no rollout loop of ROLL: write a custom verifier instead (docs/rewards.md)",
         accepts=(None, "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"),
     ),
     ignored(
@@ -74,6 +74,6 @@ RUN: list[Field] = rows(
     ),
     ignored("vlm_filter vlm_filter.*", "only the pipeline of vision models reads it"),
     outside(
-        "reward_system_config", "any", None, "a reward system of one's own is a server of verifiers: reward.servers"
+        "reward_system_config", "any", None, "start your own reward system as a server of verifiers: reward.servers"
     ),
 )

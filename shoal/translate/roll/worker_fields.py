@@ -149,7 +149,7 @@ WORKERS: list[Field] = [
     composed(f"{MODEL}.lora_rank", "integer", 8, "learner.lora"),
     composed(f"{MODEL}.lora_alpha", "integer", None, "learner.lora", why="2 x lora_rank by default"),
     composed(f"{MODEL}.lora_dropout", "number", 0.0, "learner.lora"),
-    refused(f"{MODEL}.additional_target", "any", None, "adapters alone are trained, without other modules beside them"),
+    refused(f"{MODEL}.additional_target", "any", None, "only the adapters are trained, and no other modules"),
     refused(
         f"{MODEL}.adapter_name_or_path",
         "any",

@@ -175,7 +175,7 @@ class Source:
                 return
             is_needed = row.default is not None and row.kind not in ("table", "any") and row.convert is None
             if value is None and is_needed and None not in row.accepts:
-                raise Unfit(f"the value is missing; without the setting {_shown(row.default)} applies")
+                raise Unfit(f"the value is missing; leave the setting out for its default, {_shown(row.default)}")
             if name in self._values:
                 self._draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} is used")
             self._values[name] = value

@@ -68,8 +68,8 @@ class Field:
 
 
 _PLAYED = (
-    "code of the source's own cannot be translated: declare the tools or the environment (docs/environments.md) with "
-    "--set environments=..., and name it in data.sources"
+    "tools and environments that are code cannot be translated: declare them (docs/environments.md) with --set "
+    "environments=..., and name them in data.sources"
 )
 
 

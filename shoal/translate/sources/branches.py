@@ -18,8 +18,6 @@ _BRACKETS = {"[": "]", "[[": "]]"}
 
 @dataclass
 class _Branch:
-    """An `if` or `case` that is still open."""
-
     is_testing: bool
     holds: bool | None = None
     """Whether the current part runs; None if only a shell could know."""

@@ -77,7 +77,6 @@ class Datasets:
         return self._read(returns[0], _Scope(given, scope), depth - 1)
 
     def _part(self, node: ast.Subscript, found: dict[str, Any] | Unread, scope: _Scope) -> dict[str, Any] | Unread:
-        """Reads `data["train"]`, which is a split of data that was loaded as a whole."""
         split = self._value(node.slice, scope)
         if isinstance(found, Unread):
             return found

@@ -52,7 +52,6 @@ def _own_of_file(file: Path, name: str, num_files: int) -> OwnFunction | None:
 
 
 def _imported(node: ast.ImportFrom, name: str) -> str | None:
-    """Returns the original name, in its module, of an imported name."""
     return next((alias.name for alias in node.names if (alias.asname or alias.name) == name), None)
 
 

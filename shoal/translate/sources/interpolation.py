@@ -61,7 +61,6 @@ class References:
 
 
 def _walk(values: Any, name: str) -> Any:
-    """Returns the value of a dotted name, or `_MISSING`."""
     if isinstance(values, Mapping) and name in values:
         return values[name]
     for part in name.split("."):

@@ -76,7 +76,6 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
 
 
 def _why_none(system: System, calls: list[ast.Call], path: Path) -> str:
-    """Returns the reason for refusing a file without any of the system's calls."""
     for name in (called(node.func) for node in calls):
         if name in system.refused_calls:
             return f"{path}: {name} is not translated: {system.refused_calls[name]}"
@@ -98,7 +97,6 @@ def _parsed_names(tree: ast.Module, calls: list[ast.Call], system: System) -> se
 
 
 def _names_of(tree: ast.Module, found: list[ast.Call]) -> set[str]:
-    """Returns the names that these calls are assigned to."""
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in found]
     return {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
 
@@ -112,8 +110,6 @@ def _is_beside(node: ast.Call, system: System) -> bool:
 
 @dataclass(frozen=True)
 class _File:
-    """Adds the settings of one file."""
-
     system: System
     tree: ast.Module
     path: Path
@@ -161,7 +157,6 @@ class _File:
                         self.settings.fixed[name] = self.settings.values[name]
 
     def _read_value(self, name: str, node: ast.expr) -> None:
-        """Adds the value of a field, or the reason why it cannot be read."""
         value = self._value(name, node)
         unread = value if isinstance(value, Unread) else None
         if isinstance(value, dict) and self.parsed:

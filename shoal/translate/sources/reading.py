@@ -93,7 +93,6 @@ def _read_program(system: System, program: str, path: Path, settings: Settings) 
 
 
 def _near(name: str, folder: Path) -> Path | None:
-    """Returns the file of this name in a folder or above it."""
     return next((at / name for at in (folder, *folder.parents) if (at / name).is_file()), None)
 
 

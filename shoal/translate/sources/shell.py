@@ -116,7 +116,6 @@ class _Reader:
         self._at += len(operator)
 
     def _find(self, text: str, start: int) -> int:
-        """Returns the next index of a text, or the end of the script."""
         index = self._text.find(text, start)
         return len(self._text) if index < 0 else index
 
@@ -145,7 +144,6 @@ class _Reader:
         self._at += 1
 
     def _expand(self, *, quoted: bool = False) -> None:
-        """Reads an expansion, which begins with "$"."""
         text, start = self._text, self._at
         if text.startswith("$((", start):
             self._at = closing(text, start + 1, "()")

@@ -57,7 +57,6 @@ def statements(body: list[ast.stmt], *, is_undecided: bool = False) -> Iterator[
 
 
 def _is_main(node: ast.stmt) -> bool:
-    """Returns whether a statement is `if __name__ == "__main__"`."""
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 

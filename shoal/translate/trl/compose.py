@@ -76,7 +76,7 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
     table = {name: loaded[name] for name in _OF_DATA if name in loaded}
     shown = _shown_data(table)
     if not table:
-        reason = "an object of a Python file is expected; name the data with --set data.sources=..."
+        reason = "must be an object in a Python file; name the data with --set data.sources=..."
         draft.refuse("train_dataset", loaded, reason, cure="data.sources", is_needed=True)
         return
     if loaded["changes"]:

@@ -9,7 +9,7 @@ from shoal.translate.shared.setters import LORA_PARAMETERS, set_lora
 _CALL = "LoraConfig"
 _BITS = "BitsAndBytesConfig"
 _INITIAL = "an adapter's first matrix is random, and its second is 0, as by peft's default"
-_LINEAR = "adapters are those of LoRA on linear layers, and nothing else is trained"
+_LINEAR = "only LoRA on linear layers is available, and nothing else is trained with it"
 _TO = "learner.lora"
 
 LORA: list[Field] = rows(

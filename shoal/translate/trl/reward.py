@@ -114,12 +114,16 @@ def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]
         draft.notes.append(f"reward_funcs: without any, open-r1 rewards {', '.join(functions)}")
     if not functions:
         if weights:
-            draft.refuse("reward_weights", weights, "belong to reward_funcs by position, and there are none")
+            draft.refuse("reward_weights", weights, "there are no reward_funcs that they could weigh")
         return []
     if weights is None:
         weights = [1.0] * len(functions)
     if len(weights) != len(functions):
-        draft.refuse("reward_weights", weights, f"are {len(weights)} for {len(functions)} reward_funcs")
+        draft.refuse(
+            "reward_weights",
+            weights,
+            f"give a weight for each of the {len(functions)} reward_funcs (given: {len(weights)})",
+        )
         return []
     return list(zip(functions, weights, strict=True))
 
@@ -175,7 +179,7 @@ def _add(part: Mapping[str, Mapping[str, Any]], reward: dict[str, Any]) -> None:
     for name, values in part.items():
         before = reward.get(name, {})
         if before and (name not in _SHARED or before.keys() & values):
-            raise Unfit(f"another function has set reward.{name}, which one decides alone: {_CUSTOM}")
+            raise Unfit(f"another function has set reward.{name}, and only one function may set it: {_CUSTOM}")
         reward[name] = before | values
 
 
@@ -235,7 +239,6 @@ def _read(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _own_part(function: OwnFunction, weight: float) -> dict[str, Any]:
-    """Returns the fields of [reward] for the source's own function. Raises `Unfit`."""
     if function.problem:
         raise Unfit(f"{function.problem}, and give it with --set reward.custom.NAME.file=FILE.py")
     name = _verifier_name(function)
@@ -261,8 +264,8 @@ def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) 
         each.name for each in functions if set(each.columns) - {_LABEL} or len(each.required) != len(each.columns)
     ]:
         reason = (
-            f"reads other columns than {_LABEL}, the label of the verifier {beside} beside it: give data whose rows "
-            "name the verifiers and have a label for each, and --set data.sources with its verifier_column"
+            f"reads other columns than {_LABEL}, the label of the verifier {beside}: give data whose rows name their "
+            "verifiers and have a label for each, with --set data.sources and its verifier_column"
         )
         draft.refuse("reward_funcs", ", ".join(others), reason, cure="data.sources")
     return {"ground_truth_column": _LABEL}

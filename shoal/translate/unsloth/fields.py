@@ -68,7 +68,7 @@ _ADDED: list[Field] = rows(
         "use_gradient_checkpointing random_state max_seq_length",
     ),
     *each(
-        refused("get_peft_model.", "any", None, "adapters are those of LoRA on linear layers", accepts=[None, {}]),
+        refused("get_peft_model.", "any", None, "only LoRA on linear layers is available", accepts=[None, {}]),
         "loftq_config modules_to_save layers_to_transform",
     ),
     refused("get_peft_model.*", "any", None, "no such option of LoRA here"),

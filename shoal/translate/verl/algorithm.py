@@ -93,7 +93,6 @@ def compose_kl(source: Source, draft: Draft) -> None:
 
 
 def _moving_reference(source: Source, draft: Draft) -> None:
-    """Sets how often the reference moves towards the policy, and how far."""
     is_on, every, alpha = _MOVING
     if source[is_on]:
         draft.set("kl.reference_update_steps", source[every], source.origin(is_on, every))

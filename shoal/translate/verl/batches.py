@@ -93,7 +93,6 @@ def _asynchronous_batches(source: Source, draft: Draft) -> None:
 
 
 def _place(source: Source, draft: Draft) -> None:
-    """Sets learner ranks, generators and offloading."""
     nodes, gpus = source["trainer.nnodes"], source["trainer.n_gpus_per_node"]
     draft.set("launch.num_learner_ranks", nodes * gpus, source.origin("trainer.nnodes", "trainer.n_gpus_per_node"))
     tensor = max(1, source[f"{ROLLOUT}.tensor_model_parallel_size"])

@@ -72,7 +72,6 @@ def _data(source: Source, draft: Draft) -> None:
 
 
 def _schedule(source: Source, draft: Draft) -> None:
-    """Sets schedule, warm-up and AdamW's betas."""
     steps, ratio = source[f"{OPTIM}.lr_warmup_steps"], source[f"{OPTIM}.lr_warmup_steps_ratio"]
     kind, lowest, cycles = (source[f"{OPTIM}.{part}"] for part in ("lr_scheduler_type", "min_lr_ratio", "num_cycles"))
     kind, origin = kind or "constant", source.origin(f"{OPTIM}.lr_scheduler_type")
@@ -119,7 +118,7 @@ def _lora(source: Source, draft: Draft) -> None:
     rank, alpha, targets = (source[name] for name in used[:3])
     if used is theirs and set(targets or _MEGATRON) & _MEGATRON:
         if set(targets or _MEGATRON) != _MEGATRON:
-            reason = "each is several of the model's own layers: name these with --set learner.lora.target_modules"
+            reason = "each stands for several layers of the model: name those with --set learner.lora.target_modules"
             draft.refuse(used[2], targets, reason, cure="learner.lora")
         targets = [ALL_LINEAR]
     origin = source.origin(*(name for name in used if source.is_set(name)))

@@ -72,7 +72,7 @@ FIELDS: list[Field] = rows(
         Fate.REFUSED,
         to=("data.sources",),
         accepts=(None,),
-        why="data have columns here: write what the class makes of them as JSONL or Parquet",
+        why="Shoal reads the columns of files: save what the class returns as JSONL or Parquet",
     ),
     composed("algorithm.adv_estimator", "text", "gae", "advantage.baseline advantage.scale"),
     composed("algorithm.gdpo_reward_keys", "texts", None, "reward.custom data.sources"),

@@ -54,7 +54,9 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
         return
     manager = source["reward_model.reward_manager"]
     if source["reward_model.enable"] or manager in ("batch", "prime"):
-        reason = f"is called otherwise with {'a reward model' if manager not in ('batch', 'prime') else manager}"
+        reason = (
+            f"verl calls it in another way with {'a reward model' if manager not in ('batch', 'prime') else manager}"
+        )
         draft.refuse(names[0], path, f"{reason}: write it as a custom verifier (docs/rewards.md)", cure="reward.custom")
         return
     function = function or "compute_score"
@@ -89,11 +91,16 @@ def _parts(source: Source, draft: Draft) -> dict[str, str]:
         source.note_unused(*names, why="changes nothing without adv_estimator = gdpo and keys")
         return {}
     if not source["custom_reward_function.path"]:
-        reason = "parts of what verl's own scorer returns: give data whose rows name a verifier for each"
+        reason = "verl's own scorer returns these parts: give data whose rows name a verifier for each part"
         draft.refuse(names[0], keys, reason, cure="data.sources")
         return {}
     if weights is not None and len(weights) != len(keys):
-        draft.refuse(names[1], weights, f"are {len(weights)} for {len(keys)} {names[0]}", cure="reward.weights")
+        draft.refuse(
+            names[1],
+            weights,
+            f"give a weight for each of the {len(keys)} {names[0]} (given: {len(weights)})",
+            cure="reward.weights",
+        )
     elif weights is not None:
         draft.set("reward.weights", dict(zip(map(run_name, keys), weights, strict=True)), source.origin(names[1]))
     draft.notes.append(f"{names[0]}: each is a verifier of its own, and the function is called for each of them")

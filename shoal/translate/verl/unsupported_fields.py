@@ -75,7 +75,7 @@ UNSUPPORTED: list[Field] = rows(
     composed(f"{MODEL}.exclude_modules", "any", None, "learner.lora"),
     refused(f"{MODEL}.lora_adapter_path", "text", None, _NEW_ADAPTERS),
     ignored(f"{MODEL}.lora.merge", "adapters are merged into the weights that generators get"),
-    accepted(f"{MODEL}.lora.type", "text", "lora", "adapters are those of LoRA", accepts=["canonical_lora"]),
+    accepted(f"{MODEL}.lora.type", "text", "lora", "only LoRA is available", accepts=["canonical_lora"]),
     composed(f"{MODEL}.lora.rank", "integer", 0, "learner.lora"),
     composed(f"{MODEL}.lora.alpha", "integer", 32, "learner.lora"),
     composed(f"{MODEL}.lora.dropout", "number", 0.0, "learner.lora"),

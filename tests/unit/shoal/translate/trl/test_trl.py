@@ -113,8 +113,8 @@ def test_the_cosine_reward_of_trl_replaces_the_verifiable_reward() -> None:
         ({"reward_funcs": ["reasoning_accuracy_reward"]}, "reward_funcs", "only the text after </think>"),
         ({"reward_funcs": ["lambda completions: [1.0]"]}, "reward_funcs", "reward.custom.NAME.file"),
         ({"reward_funcs": ["get_soft_overlong_punishment(x=1)"]}, "reward_funcs", "has no parameter x"),
-        ({"reward_funcs": ["accuracy_reward"], "reward_weights": [1, 2]}, "reward_weights", "2 for 1 reward_funcs"),
-        ({"reward_weights": [1.0]}, "reward_weights", "there are none"),
+        ({"reward_funcs": ["accuracy_reward"], "reward_weights": [1, 2]}, "reward_weights", "(given: 2)"),
+        ({"reward_weights": [1.0]}, "reward_weights", "no reward_funcs"),
         (
             {"reward_funcs": ["think_format_reward"], "multi_objective_aggregation": "normalize_then_sum"},
             "multi_objective_aggregation",

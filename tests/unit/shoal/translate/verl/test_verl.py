@@ -147,7 +147,7 @@ def test_settings_become_fields(values: dict[str, Any], expected: dict[str, Any]
             {f"{VLLM}hf_overrides": {"rope_scaling": {}}},
             f"{VLLM}hf_overrides", "as its files define it",
         ),
-        ({f"{ROLLOUT}agent.default_agent_loop": "tool_agent"}, f"{ROLLOUT}agent.default_agent_loop", "source's own"),
+        ({f"{ROLLOUT}agent.default_agent_loop": "tool_agent"}, f"{ROLLOUT}agent.default_agent_loop", "are code"),
         ({f"{ACTOR}fsdp_config.qat.enable": True}, f"{ACTOR}fsdp_config.qat.enable", "quantization-aware"),
         ({f"{REF}ref.model.path": "another"}, f"{REF}ref.model.path", "training begins with"),
     ],
