@@ -62,7 +62,9 @@ class Batches(Generic[GroupT]):
         if batch.groups.get(place.index) is group:
             return
         if place.num_groups != batch.num_groups:
-            raise invalid("batch.num_groups", f"is {batch.num_groups} for its other groups (given: {place.num_groups})")
+            raise invalid(
+                "batch.num_groups", f"must be {batch.num_groups}, as in its other groups (given: {place.num_groups})"
+            )
         if place.index in batch.groups or batch.beginning is not None:
             raise invalid("batch.index", f"place {place.index} of batch {place.batch_id!r} is taken")
         batch.groups[place.index] = group

@@ -80,7 +80,7 @@ def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -
     for name, shape in received.items():
         expected = shapes.get(name)
         if expected is None:
-            return invalid("manifest.tensors", f"the model has no tensor {name!r}; publish the same model")
+            return invalid("manifest.tensors", f"the generator's model has no tensor {name!r}; publish the same model")
         if shape != expected:
             return invalid("manifest.tensors", f"{name} has shape {list(shape)}, not {list(expected)} as in the model")
     missing = [name for name in shapes if name not in received]

@@ -164,7 +164,7 @@ class LearnerCommands:
         """Raises an error for an attempt older than the current one."""
         present = self.learner.version.attempt
         if attempt < present:
-            raise invalid("attempt", f"must be at least {present}, the current one (given: {attempt})")
+            raise invalid("attempt", f"must be at least {present}, the current attempt (given: {attempt})")
 
     def release_cache(self) -> None:
         """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""

@@ -104,7 +104,7 @@ class WeightPublisher:
                 return known
             if known is not None and epoch <= known.epoch:
                 raise FailedPrecondition(
-                    f"the group of epoch {known.epoch} exists; epoch {epoch} is not newer",
+                    f"a weight group of epoch {known.epoch} exists already; epoch {epoch} is not newer",
                     reason=ErrorReason.EPOCH_NOT_NEWER,
                     metadata={"epoch": str(known.epoch)},
                 )

@@ -199,7 +199,7 @@ def _labeled_rows(rows: RowSource, source: SourceConfig) -> RowSource:
     if not chosen:
         raise InvalidArgument(
             f"data source {rows.name}: no row has one of the labels {', '.join(source.labels)} in the column "
-            f"{source.verifier_column!r}; there are {', '.join(sorted(found)[:_MAX_NAMES])}"
+            f"{source.verifier_column!r}; the column has {', '.join(sorted(found)[:_MAX_NAMES])}"
         )
     return replace(rows, rows=chosen)
 

@@ -113,7 +113,7 @@ def present_columns(source: SourceConfig, present: Collection[str], where: str) 
 
     wanted = wanted_columns(source)
     if missing := [column for column in wanted if holder(column) not in present]:
-        raise InvalidArgument(f"{where}: there is no column {missing[0]!r}; it has: {', '.join(present)}")
+        raise InvalidArgument(f"{where}: there is no column {missing[0]!r}; there are: {', '.join(present)}")
     columns = [holder(column) for column in (*wanted, *optional_columns(source))]
     return [column for column in dict.fromkeys(columns) if column in present]
 

@@ -55,7 +55,7 @@ def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool)
     """
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
-        raise FailedPrecondition(f"the layers of this architecture are known only to {' and '.join(missing)}")
+        raise FailedPrecondition(f"the layers of this architecture cannot be listed without {' and '.join(missing)}")
     request = {"folder": str(folder), "names": names, "trust_remote_code": trust_remote_code}
     try:
         done = subprocess.run(

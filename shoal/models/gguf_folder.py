@@ -52,7 +52,7 @@ def convert_gguf(gguf_file: Path, folder: Path) -> None:
     if metadata["general.architecture"] != "llama" or metadata["tokenizer.ggml.model"] != "gpt2":
         raise InvalidArgument(
             f"{gguf_file} has architecture {metadata['general.architecture']!r} and tokenizer "
-            f"{metadata['tokenizer.ggml.model']!r}; Shoal reads llama with gpt2"
+            f"{metadata['tokenizer.ggml.model']!r}; Shoal reads only architecture llama with tokenizer gpt2"
         )
     _log.info("unpacking: writing tokenizer and weights")
     tensor_names = {tensor.name for tensor in reader.tensors}

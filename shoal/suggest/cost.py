@@ -57,11 +57,11 @@ H100 = Rates(
     update_flops=4.3e13,
     reward_s=5e-4,
     source=(
-        "not of your machine: sampling at 60 % of the 3.35 TB/s that an H100 is sold with, 8 ms more for each token of "
-        "all completions, as one H200 took with a model of 1.5B, and half of the completions going on, as lengths "
-        "from 0 to the maximum have it; training at the 11,900 tokens/s that prime-rl's published benchmark gives for "
-        "0.6B on an H100, 4 % of its arithmetic, of which one H200 reached 9 % here with 1.5B; scoring at 0.5 ms per "
-        "completion, of which the gsm8k verifier took 0.03 ms on one core here, and the call may take the rest; "
+        "not of your machine. Sampling: 60 % of an H100's 3.35 TB/s, 8 ms more per forward pass (as an H200 took with "
+        "a model of 1.5B), and half of the completions running on average, as with lengths from 0 to the maximum. "
+        "Training: the 11,900 tokens/s of prime-rl's published benchmark for 0.6B on an H100, which is 4 % of its peak "
+        "arithmetic (an H200 reached 9 % with 1.5B). Scoring: 0.5 ms per completion, of which the gsm8k verifier took "
+        "0.03 ms on one core, and the call may take the rest. "
         "--measured RUN uses the rates of your own run"
     ),
 )
@@ -152,7 +152,7 @@ def rates_of_run(folder: Path) -> Rates:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"--measured {folder} is not the folder of a run: {why_unread(error)}") from None
     if len(rows) < _MIN_STEPS:
-        raise InvalidArgument(f"--measured {folder}: has {len(rows)} train steps, and at least {_MIN_STEPS} are needed")
+        raise InvalidArgument(f"--measured {folder}: needs at least {_MIN_STEPS} train steps (found: {len(rows)})")
     try:
         return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
     except (KeyError, TypeError, StatisticsError) as error:

@@ -47,7 +47,8 @@ def supports_from_wire(
         num_tokens = len(counts[index]) // 4
         if num_tokens >= len(sequence):
             raise invalid(
-                "support_counts", f"has {num_tokens} values; only the first of {len(sequence)} tokens is not scored"
+                "support_counts",
+                f"must have at most {len(sequence) - 1} values, for all tokens but the first (given: {num_tokens})",
             )
         last = sequence[len(sequence) - num_tokens :]
         supports.append(support_from_wire(ids[index], counts[index], last, "support"))

@@ -97,9 +97,7 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
 
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if getattr(config, "transformers_weights", None) is not None or not (paths := find_weight_files(folder)):
-        return (
-            "the model's weights are not in model.safetensors, and not in files that model.safetensors.index.json names"
-        )
+        return "the model has neither model.safetensors nor model.safetensors.index.json with its files"
     files = WeightFiles(paths)
     with torch.device("meta"):
         lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
