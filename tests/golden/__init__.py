@@ -21,8 +21,6 @@ from tests.support.repository import ROOT
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """One vector: inputs, expected values, and tolerance."""
-
     name: str
     variant: str
     config: Mapping[str, Any]

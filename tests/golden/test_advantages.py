@@ -118,7 +118,6 @@ def _clips(words: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _groups(inputs: Mapping[str, Any]) -> dict[tuple[int, ...], RewardGroup]:
-    """Returns the groups of a vector, by the indices of their samples."""
     weights = tuple(inputs.get("reward_weights", ()))
     parts = [tuple(row) for row in inputs.get("rewards_per_function", ())]
     rewards = [weighted_sum(row, weights) for row in parts] if parts else list(inputs["rewards"])

@@ -60,7 +60,6 @@ def run_of(case: GoldenCase) -> RunConfig:
 
 
 def unweighted_loss(outcome: Matrices, run: RunConfig) -> Any:
-    """Returns the loss of each token before averaging."""
     loss = outcome.result.policy_loss_C
     if outcome.result.kl_C is not None:
         loss = loss + run.kl.coef * outcome.result.kl_C

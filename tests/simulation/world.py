@@ -56,8 +56,6 @@ def _prepared(config: RunConfig, _: float | None = None) -> PreparedInputs:
 
 
 class _Restart(Reexec):
-    """The restart of a simulated worker."""
-
     def __init__(self, slot: "Slot") -> None:
         super().__init__(Program("", (), {}))
         self._slot = slot

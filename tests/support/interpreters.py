@@ -23,5 +23,4 @@ def interpreter_with(package: str) -> str:
 
 
 def variable_of(package: str) -> str:
-    """Returns the name of the environment variable that names a Python with a package."""
     return f"SHOAL_TEST_PYTHON_{package.upper()}"

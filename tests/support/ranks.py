@@ -61,7 +61,6 @@ def _port(listener: socket.socket) -> int:
 
 
 def _fork(ranks_main: Callable[[], None], rank: int, size: int, listener: socket.socket) -> int:
-    """Starts one rank; returns its process id."""
     parent_pid = os.getpid()
     if pid := os.fork():
         return pid

@@ -22,7 +22,6 @@ def translate_file(system: str, path: Path, text: str, *flags: str, overrides: S
 
 
 def parsed(translation: Translation) -> RunConfig:
-    """Returns the configuration of a translation; fails with its refusals."""
     assert translation.toml, [str(refusal) for refusal in translation.blocking]
     return parse_config(translation.values)
 
