@@ -23,7 +23,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, Olmo3Config, Qwen2Config
 
 from services.learner.commands import LearnerCommands
@@ -42,6 +41,7 @@ from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import RunConfig, parse_config
 from shoal.models.model_folder import resolve_model
 from shoal.rollout import TrainBatch, TrainGroup
+from tests.support.operations import Operations
 from tests.support.tiny_model import make_tokenizer
 from tests.support.train_batches import make_group
 
@@ -286,22 +286,6 @@ def time_in_turn(
             if number:
                 taken[name].append((wall, cpu, peak))
     return taken
-
-
-class Operations(TorchDispatchMode):
-    """Counts the operations that reach a device, by name; views are none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_view = any(
-            result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns
-        )
-        if not is_view and func.namespace != "prim":
-            self.counts[str(func)] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def count_operations(step: Callable[[], None]) -> int:

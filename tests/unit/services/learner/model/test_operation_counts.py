@@ -1,0 +1,31 @@
+"""The number of operations of a row: on a GPU each is about one kernel, and thousands of small ones leave it idle."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.triton_programs import output_with_triton
+
+# Each more than today's number by at most a hundredth: whoever lowers a number lowers its bound.
+LIMITS = {"one sequence": 4280, "eight sequences": 5980, "windows": 6700, "supports": 4310, "adapters": 6960}
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, dict[str, dict[str, float]]]:
+    program = "tests.unit.services.learner.model.operation_counts"
+    found: dict[str, Any] = output_with_triton(program, TRITON_INTERPRET="1")
+    assert found.keys() == LIMITS.keys()
+    return found
+
+
+@pytest.mark.parametrize("row", LIMITS)
+def test_a_row_takes_no_more_operations_than_before(counts: dict[str, dict[str, dict[str, float]]], row: str) -> None:
+    whole = counts[row]["whole"]["all"]
+    assert whole <= LIMITS[row], f"{row}: {whole:.0f} operations, {counts[row]['layer']['all']:.0f} of them in a layer"
+
+
+@pytest.mark.parametrize("row", ["one sequence", "windows", "supports", "adapters"])
+def test_attention_gathers_nothing_in_a_row_of_one_sequence(
+    counts: dict[str, dict[str, dict[str, float]]], row: str
+) -> None:
+    assert counts[row]["layer"]["gathers"] == 0, counts[row]
