@@ -104,7 +104,7 @@ class TlsFolder:
                 raise self.wrong("the folder does not exist; make the folder with `shoal certs`")
             inside = sorted(str(path.parent) for path in self._folder.glob(f"*/{CERTIFICATE}"))
             hint = f"; give one of the folders in this folder: {', '.join(inside)}" if inside else ""
-            raise self.wrong(f"{AUTHORITIES}, the certificates of this system's authorities, is missing{hint}")
+            raise self.wrong(f"{AUTHORITIES} is missing, which has the certificates of this system's authorities{hint}")
         certificate, key = self._bytes(CERTIFICATE), self._bytes(KEY)
         try:
             if certificate is None and key is None:

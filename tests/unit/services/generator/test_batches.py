@@ -102,7 +102,7 @@ async def test_a_place_that_is_taken_is_refused() -> None:
     await settled()
     with pytest.raises(InvalidArgument, match="place 0 of batch 'b'"):
         await reading(requests, "other", 2, place=BatchPlace("b", 0, 2))
-    with pytest.raises(InvalidArgument, match=r"batch\.num_groups.*is 2"):
+    with pytest.raises(InvalidArgument, match=r"batch\.num_groups.*must be 2"):
         await reading(requests, "other", 2, place=BatchPlace("b", 1, 3))
     await asyncio.gather(waiting, reading(requests, "z", 3, place=BatchPlace("b", 1, 2)))
 
