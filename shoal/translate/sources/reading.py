@@ -127,7 +127,7 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
             continue
         name, equals, value = word.text.lstrip("+").partition("=")
         if name.startswith("~"):
-            settings.unset[name[1:]] = "is deleted from the defaults; give the value that it should have"
+            settings.miss(name[1:], "is deleted from the defaults; give the value that it should have")
         elif name in ("--config-path", "--config-dir", "--config-name", "-cp", "-cd", "-cn"):
             value = value if equals else next((other.text for other in texts), "")
             if name in ("--config-name", "-cn") and not re.fullmatch(r"(ppo|dapo)(_\w+)?_trainer(\.yaml)?", value):
@@ -140,7 +140,7 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
                 f"{word.text!r} is neither an override of the form a.b=c nor a file (.sh, .yaml, .json, .py, .ipynb)"
             )
         elif word.unknown and not value:
-            settings.unset[name] = f"has no value: the script uses {', '.join(word.unknown)}, which it does not set"
+            settings.miss(name, f"has no value: the script uses {', '.join(word.unknown)}, which it does not set")
         else:
             if word.unknown:
                 settings.notes.append(f"{name}: {', '.join(word.unknown)} is not set by the script, so it is empty")

@@ -21,8 +21,9 @@ class Settings:
     """Fields whose value cannot be read, each with the reason."""
 
     def miss(self, name: str, reason: str) -> None:
-        """Removes a setting whose last value cannot be read."""
-        self.values.pop(name, None)
+        """Removes a setting, and all below it, whose last value cannot be read."""
+        for each in [each for each in self.values if f"{each}.".startswith(f"{name}.")]:
+            del self.values[each]
         self.unset[name] = reason
 
     def take(self, values: Mapping[str, Any]) -> None:

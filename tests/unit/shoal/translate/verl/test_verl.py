@@ -355,6 +355,20 @@ def test_the_module_that_a_script_starts_is_a_setting(tmp_path: Path) -> None:
     assert settings.values["program"] == "verl.experimental.fully_async_policy.fully_async_main"
 
 
+@pytest.mark.parametrize("override", ["~actor_rollout_ref.actor", "actor_rollout_ref.actor.clip_ratio=$UNSET"])
+def test_an_override_that_takes_a_value_away_drops_the_value_of_the_file_before_it(
+    tmp_path: Path, override: str
+) -> None:
+    values = "actor_rollout_ref: {actor: {clip_ratio: 0.1}, rollout: {n: 5}}\n"
+    (tmp_path / "run.yaml").write_text(values)
+    script = tmp_path / "run.sh"
+    script.write_text(f"python -m verl.trainer.main_ppo run.yaml {override}\n")
+    settings = read_settings(SYSTEMS["verl"], [str(script)])
+    assert "actor_rollout_ref.actor.clip_ratio" not in settings.values, settings.values
+    assert settings.values["actor_rollout_ref.rollout.n"] == 5
+    assert override.lstrip("~").partition("=")[0] in settings.unset, settings.unset
+
+
 def test_the_home_folder_is_written_out_in_paths() -> None:
     values = VERL | {"actor_rollout_ref.model.path": "~/model", "data.train_files": "~/a.parquet"}
     translation = translate(SYSTEMS["verl"], Settings(values))
