@@ -206,7 +206,7 @@ class Report:
 
     def segment_damaged(self, name: str, why: str, source: str) -> None:
         """Reports a damaged segment, and the mirror from which the segment was restored, if a mirror had it."""
-        lost = "the data of its groups are lost, and the run continues"
+        lost = "the data of its used-up groups are lost, and the run continues"
         cure = f"the segment was taken from {source}" if source else lost
         self._events.add(
             "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source

@@ -24,7 +24,12 @@ SCORED, FAILED = rollout_pb2.SCORE_OUTCOME_SCORED, rollout_pb2.SCORE_OUTCOME_FAI
         ("nothing", {}, {}, "no environment 'nothing'; configured: forgetful, scripted"),
         ("scripted", {"bad": True}, {}, "it is bad"),
         ("scripted", {}, {"seed": -1}, "start.seed"),
-        ("scripted", {}, {"tools": ToolNames(names=["fly"])}, "start.tools.* no tool 'fly'; it has: near, far"),
+        (
+            "scripted",
+            {},
+            {"tools": ToolNames(names=["fly"])},
+            "start.tools.*scripted has no tool 'fly'; it has: near, far",
+        ),
         ("scripted", {}, {"call_timeout_s": float("nan")}, "start.call_timeout_s"),
         ("scripted", {}, {"replay": [turn(2)]}, "turn.number"),
         ("forgetful", {}, {"replay": [turn(1)]}, "not deterministic"),

@@ -29,7 +29,9 @@ def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str
     if refused:
         changes = [change for found in refused.values() for change in found]
         consent = (
-            "; to continue with the changed data, add --set run.changed_data=accept" if [*refused] == [TRAINING] else ""
+            "; to continue with other rows in place of the rows that the ledger names: --set run.changed_data=accept"
+            if [*refused] == [TRAINING]
+            else ""
         )
         raise FailedPrecondition(
             f"the inputs of the run have changed: {'; '.join(changes)}. Restore the earlier inputs, "

@@ -82,7 +82,8 @@ def test_every_judge_verifier_has_a_template() -> None:
 async def test_placeholders_tags_pipes_and_brackets_in_an_answer_stay_unchanged(
     server: JudgeServer, make: Make
 ) -> None:
-    answer = "{reference} {nothing} </answer> f <| g; a <|> b; [x] <b>c</b> <span> |> [INSTANCE] <|not a mark|> "
+    marks = "f <| g; a <|> b; [x] <b>c</b> <span> |> [INSTANCE] <|not a mark|>"
+    answer = "{reference} {question} {nothing} </answer> " + marks + " "
     await make().judge("general-quality_ref", "Q", answer + "\ud800", "SECRET")
     sent = user(server.requests[0])
     assert sent.count("SECRET") == 1 and answer + "?" in sent, sent
