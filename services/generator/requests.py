@@ -1,4 +1,5 @@
-"""Groups in sampling, by request id. A repeated request joins its group, so no group is sampled twice."""
+"""Groups in sampling, by request id. A repeated request joins its group, finished groups are kept for a while, and no
+group is sampled twice."""
 
 import asyncio
 import logging

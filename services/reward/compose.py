@@ -192,6 +192,7 @@ def cosine_scaled_length(
 
     From length 0 to `max_length`, the reward of a correct answer falls from the upper to the lower end of its range,
     and the reward of a wrong answer rises from the lower to the upper end, along half a period of the cosine.
+    From `max_length` on the reward stays the same.
     """
     at_start, at_limit = reversed(correct_range) if correct else wrong_range
     share = (1 + math.cos(math.pi * min(length / max_length, 1.0))) / 2

@@ -132,6 +132,7 @@ def _check_schedule(config: RunTables) -> None:
 
 
 def _check_adapters(config: RunTables) -> None:
+    """Raises `ValueError` for settings with which an engine cannot receive its policy as an adapter."""
     generator, lora, weights = config.generator, config.learner.lora, config.weights
     if generator.lora == "merged":
         return
@@ -202,6 +203,7 @@ def _num_episodes(config: RunTables) -> int:
 
 
 def _check_episodes(config: RunTables) -> None:
+    """Raises `ValueError` for settings that do not go together with episodes."""
     if not config.plays_episodes:
         return
     _check_names(config)
@@ -236,6 +238,7 @@ def _check_episodes(config: RunTables) -> None:
 
 
 def _check_names(config: RunTables) -> None:
+    """Raises `ValueError` for a source of prompts with an environment that the configuration does not have."""
     known = {environment.name for environment in config.environments}
     for section, sources in (("data", config.data.sources), ("evaluation", config.evaluation.sources)):
         for number, source in enumerate(sources):

@@ -32,5 +32,6 @@ class WrittenNumber(float):
 
 
 def parse_json_text(text: str) -> Any:
-    """Parses a JSON text of the data. Raises `ValueError` for other texts, and for a key that an object has twice."""
+    """Parses a JSON text of the data. Raises `ValueError` for other texts, and for a key that an object has twice: one
+    of the two values would be lost."""
     return parse_json(text, object_pairs_hook=unique_keys, parse_float=WrittenNumber)

@@ -44,10 +44,10 @@ def load_prompts(
 ) -> PromptSet:
     """Reads every source, mixes them, applies the chat template and drops prompts that are too long.
 
-    `known_verifiers` and `known_environments` are the names that rows may use; None allows any verifier. With
-    `tokenizer` the model's tokenizer is not loaded again. The chat template sees `time_s` as the current time. If a row
-    gives several prompts, for example because a file is in two sources or in `beside`, the ids of the prompts differ:
-    "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
+    `reward` gives the names and weights of verifiers. `known_verifiers` and `known_environments` are the names that
+    rows may use; None allows any verifier. With `tokenizer` the model's tokenizer is not loaded again. The chat
+    template sees `time_s` as the current time. If a row gives several prompts, for example because a file is in two
+    sources or in `beside`, the ids of the prompts differ: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -229,6 +229,7 @@ def _select_rows(source: SourceConfig, name: str, num_rows: int) -> list[int]:
 def _tokenize(
     conversations: Sequence[Conversation], tokenizer: Any, variables: Mapping[str, Any], time_s: float | None
 ) -> list[tuple[str, list[int]]]:
+    """Returns the text and token ids of each conversation. Raises the errors of `render`."""
     texts = render(conversations, tokenizer, variables, time_s)
     token_ids: list[list[int]] = []
     for start in range(0, len(texts), _BATCH):

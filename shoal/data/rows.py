@@ -147,7 +147,8 @@ def media_columns(columns: Iterable[str], read: Collection[str]) -> list[str]:
 
 
 def refuse_media_column(where: str, column: str) -> None:
-    """Raises `InvalidArgument` for a row that has a value in a column of media."""
+    """Raises `InvalidArgument` for a row that has a value in a column of media, without which its question is
+    incomplete."""
     why = media_refusal(kind_of_media(column) or "image")
     raise InvalidArgument(
         f"{where}: the column {column!r} has media, which the prompt would not show: {why}, or remove the column if "

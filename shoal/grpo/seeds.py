@@ -20,7 +20,8 @@ def turn_seed(seed: int, number: int) -> int:
 
 
 def environment_seed(run_seed: int, order_number: int) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws, the same for all samples of a group."""
+    """Derives a seed in [0, 2^53) for an environment's draws, the same for all samples of a group: they differ in the
+    policy's turns, not in the question."""
     return _seed(f"{run_seed}/{order_number}/environment")
 
 
@@ -33,7 +34,8 @@ def evaluation_seed(run_seed: int, prompt_id: str, sample_index: int) -> int:
 
 
 def evaluation_environment_seed(run_seed: int, prompt_id: str) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question, equal in every evaluation."""
+    """Derives a seed in [0, 2^53) for an environment's draws for a held-out question, equal in every evaluation.
+    Training never uses this seed."""
     return _seed(f"{run_seed}/evaluation/{prompt_id}/environment")
 
 

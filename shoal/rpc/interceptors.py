@@ -40,7 +40,8 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class ServiceInterceptor(grpc.aio.ServerInterceptor):
-    """Continues the caller's trace, checks permission and limits, and turns exceptions into statuses.
+    """Continues the caller's trace, refuses callers without permission and calls above the limits, and turns exceptions
+    into statuses.
 
     One interceptor does all this because the order matters. The span must be open when the error becomes a status, to
     get the status. Callers must be refused before their request is read. Streaming handlers are async generators and

@@ -41,7 +41,7 @@ RESTART_EXIT_CODE = 75
 _RETRY_AFTER_S = 15.0
 """The retry delay for the caller. Calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
-"""The time until a restart although work still runs. An orderly end takes 20 s, and some more to kill ranks."""
+"""The time until a restart although work still runs. An orderly end takes at most 20 s, and some more to kill ranks."""
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str,
     """Returns the GPUs of each process, by the name of the process ("learner", "generator-0").
 
     If there are enough GPUs, learner and generators get separate GPUs. Otherwise all processes share the first GPUs.
-    With `launch.single_gpu`, learner and generator share the first GPU. Raises `InvalidArgument` if a process needs
-    more GPUs than there are, and if processes would share a GPU with `weights.backend` NCCL, which refuses this, or
-    without a size of the engine's cache.
+    With `launch.single_gpu`, learner and generator share the first GPU. Raises `InvalidArgument` if
+    `launch.single_gpu` finds no GPU, if a process needs more GPUs than there are, and if processes would share a GPU
+    with `weights.backend` NCCL, which refuses this, or without a size of the engine's cache.
     """
     if config.launch.single_gpu:
         if not gpus:

@@ -40,7 +40,8 @@ from shoal.quantities import counted
 _log = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 30.0
-"""Maximum pause before a restart. The first restart has none, the second 1 s, and each further pause is doubled."""
+"""Maximum pause before a restart. The first restart after a new step has none, the second 1 s, and each further pause
+is doubled."""
 
 
 def count_restart(record: RunRecord, max_restarts: int, reason: str) -> float:

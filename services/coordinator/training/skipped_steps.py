@@ -24,7 +24,8 @@ from shoal.quantities import counted
 from shoal.rollout import FinishReason
 
 MAX_REFUSED_STEPS = 3
-"""Steps in a row that the learner may refuse: numbers that are not finite do not get better by themselves."""
+"""Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: numbers that are not finite do
+not get better by themselves."""
 
 MIN_FAILED_STEPS = 3
 """Minimum of skipped steps in a row before failed prompts end a run, since one step may ask all of a few prompts."""

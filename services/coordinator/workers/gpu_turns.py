@@ -15,7 +15,7 @@ class GpuTurns:
     """Makes a generator load after the learner, and never while the learner trains.
 
     vLLM refuses to start unless its share of the memory is free, and a learner takes more of it in a train step than
-    between two. If each worker has its own GPU, none waits.
+    between two. A generator that restarts during the run waits too. If each worker has its own GPU, none waits.
     """
 
     def __init__(self, config: RunConfig, *, learner_is_loaded: Callable[[], bool], changed: Signal) -> None:

@@ -33,7 +33,8 @@ def load_whole(
 ) -> Any:
     """Loads a causal language model with all its weights into host memory, without dropout.
 
-    With `quantization` all linear layers but the output layer contain 4-bit codes (QLoRA). Raises `InvalidArgument`.
+    With `quantization` all linear layers but the output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
+    `InvalidArgument` when the folder contains no such model.
     """
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
     from transformers.utils import logging as transformers_logging

@@ -46,7 +46,7 @@ class OverlongConfig(Section):
     max_length_tokens: int | None = Field(default=None, ge=1)
     """Length from which the full penalty applies. If unset, the length is `sampling.max_completion_tokens`."""
     buffer_tokens: int = Field(default=1024, ge=0)
-    """Number of tokens before `max_length_tokens` over which the penalty grows linearly, up to `max_length_tokens`."""
+    """Tokens before `max_length_tokens` over which the penalty grows linearly. At most `max_length_tokens`."""
 
 
 class LengthPenaltyConfig(Section):

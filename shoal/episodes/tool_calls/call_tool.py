@@ -20,7 +20,8 @@ _CLOSE = re.compile("|".join(map(re.escape, CLOSINGS)))
 def find_call_tool(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
     """Yields the calls, also those inside thoughts: models that search while they think are trained with this form.
 
-    Leaves out attributes that are no parameters of the tool.
+    Leaves out attributes that are no parameters of the tool. A value is text unless the tool's schema refuses a text
+    (`typed`).
     """
     by_name = {tool.name: tool for tool in tools}
     begun = _OPEN.search(text)

@@ -113,6 +113,7 @@ def _closing(text: str, place: int, end: int) -> int | None:
 
 
 def _arguments(call: str) -> dict[str, Any]:
+    """Returns the arguments of a call. Raises `ValueError` if they cannot be read."""
     (statement,) = parse_python(call).body
     node = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(node, ast.Call):

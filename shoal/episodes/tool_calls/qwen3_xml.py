@@ -26,8 +26,8 @@ _PARAMETER_END = "</parameter>"
 
 
 def find_qwen3_xml(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
-    """Yields the calls after the policy's thoughts. One line break at each end is not part of a value, and a value
-    cannot contain its closing tag."""
+    """Yields the calls after the policy's thoughts. A value is text unless the tool's schema refuses a text
+    (`typed`). One line break at each end is not part of a value, and a value cannot contain its closing tag."""
     by_name = {tool.name: tool for tool in tools}
     begun = search_outside(_OPENING, text, answer_start(text))
     while begun:

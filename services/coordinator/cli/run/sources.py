@@ -124,7 +124,8 @@ class _Driver:
         self._is_gone = False
 
     def is_expected(self) -> bool:
-        """Whether the run has not ended and a coordinator drives it, or did so within the last three minutes."""
+        """Whether the run has not ended and a coordinator drives it, or did so within the last three minutes.
+        Reports on standard error when the coordinator is gone."""
         from services.coordinator.client import RECONNECT_S
         from services.coordinator.store.run_lock import is_driven
         from services.coordinator.store.run_record import RunRecord

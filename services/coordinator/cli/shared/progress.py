@@ -210,7 +210,8 @@ class ProgressView:
             self.write(event.message, event.kind, self._last_event_s, style=_style_of(event))
 
     def _is_told_of_groups(self, event: pb.RunEvent) -> bool:
-        """Whether the same event of another group or episode was shown since the last step."""
+        """Whether the same event of another group or episode was shown since the last step. With another
+        cause, such as the end of another process, it counts as another event."""
         if event.kind not in _OF_GROUPS:
             return False
         attributes = json_format.MessageToDict(event.attributes)

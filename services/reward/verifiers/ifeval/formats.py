@@ -50,7 +50,7 @@ def bullets(response: str, arguments: Arguments) -> bool:
 
 
 def constrained_response(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains one of the three sentences; with `strict_wording`, and nothing else."""
+    """Returns whether the response contains a sentence of `_CHOICES`; with `strict_wording`, and nothing else."""
     if arguments.strict_wording:
         return response.strip() in _CHOICES
     return any(choice in response for choice in _CHOICES)

@@ -61,8 +61,8 @@ def at_position(response: str, arguments: Arguments) -> bool:
 
 
 def palindrome(response: str, arguments: Arguments) -> bool:
-    """Returns whether the response contains a palindrome. With `strict_wording`, this must be a word of two characters
-    or more, and case and outer marks are ignored."""
+    """Returns whether the response contains a palindrome, a word that reads the same backward. With `strict_wording`,
+    it must have two characters or more, and case and outer marks are ignored."""
     words = response.split()
     if arguments.strict_wording:
         words = [word for text in words if len(word := text.strip(_MARKS).lower()) > 1]

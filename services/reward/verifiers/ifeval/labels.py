@@ -16,7 +16,8 @@ Instruction = tuple[str, Constraint, Arguments]
 
 def read_instructions(label: Any, *, strict_wording: bool = False) -> list[Instruction]:
     """Reads the instructions of an `ifeval` label: {"instruction_id": [...], "kwargs": [...]}, or a list of such
-    objects, as objects or as JSON or Python text. A null kwarg counts as absent. Raises `Unscorable`."""
+    objects, as objects or as JSON or Python text. A null kwarg counts as absent. Raises `Unscorable` for a malformed
+    label, and for an unknown id or kwarg."""
     found: list[Instruction] = []
     parsed = _parsed(label)
     for item in parsed if isinstance(parsed, list | tuple) else [parsed]:
@@ -28,7 +29,7 @@ def read_instructions(label: Any, *, strict_wording: bool = False) -> list[Instr
 
 def read_function(label: Any, *, strict_wording: bool = False) -> Instruction:
     """Reads the instruction of an `ifeval_old` label: {"func_name": ..., and its arguments}, as an object or JSON text.
-    Raises `Unscorable`."""
+    Raises `Unscorable` like `read_instructions`."""
     parsed = _parsed(label)
     if not isinstance(parsed, Mapping) or "func_name" not in parsed:
         raise Unscorable(f"the label is not an object with func_name (found: {label!r:.80})")
