@@ -116,9 +116,11 @@ def _to_delete(line: bytes) -> str:
     try:
         value, end = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
     except json.JSONDecodeError as error:
-        before = text[: error.pos].rstrip()
-        if before.endswith(",") and text[error.pos : error.pos + 1] in ("}", "]"):
-            return f"delete the comma before {text[error.pos]!r}, at column {len(before)}"
+        # Python 3.13 reports the comma itself, earlier versions what follows.
+        at = error.pos + text.startswith(",", error.pos)
+        before, after = text[:at].rstrip(), text[at:].lstrip()
+        if before.endswith(",") and after.startswith(("}", "]")):
+            return f"delete the comma before {after[0]!r}, at column {len(before)}"
         return ""
     except (ValueError, RecursionError):
         return ""

@@ -14,6 +14,9 @@ _SPACES = re.compile(r"\s*")
 _BYTE_ORDER_MARK = "\ufeff"
 _MAX_FENCES = 1000
 """Most fences for which blocks are read one after the other. Reading a block takes time linear in the text."""
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_MAX_DEPTH = 500
+"""Most levels of nesting. Python's own limit differs between its versions."""
 _MAX_DIGITS = 10_000
 """Most digits of a whole number that is computed, which takes some milliseconds."""
 _MAX_EXPONENT = 10_000
@@ -42,6 +45,8 @@ def exact_json(text: str, **hooks: Any) -> Any:
     is not JSON, including NaN and Infinity, `RecursionError` for deep nesting, and `NumberTooLarge` for JSON that
     contains such a number, but is not only this number.
     """
+    if _is_too_deep(text):
+        raise RecursionError
     too_large: list[str] = []
 
     def read(number: str, value: Callable[[str], Any]) -> Any:
@@ -66,12 +71,25 @@ def exact_json(text: str, **hooks: Any) -> Any:
 
 
 def is_json(text: str) -> bool:
-    """Returns whether a text is JSON. JSON nested deeper than about 1,000 levels is not."""
+    """Returns whether a text is JSON. JSON nested deeper than 500 levels is not."""
+    if _is_too_deep(text):
+        return False
     try:
         json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _is_too_deep(text: str) -> bool:
+    """Returns whether JSON, which may be cut off, is nested too deeply."""
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return False
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", _STRING.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest > _MAX_DEPTH
 
 
 class _Decimal(Decimal):

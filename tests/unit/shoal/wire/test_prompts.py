@@ -1,7 +1,5 @@
 """Prompts as messages."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from google.protobuf.struct_pb2 import Value
@@ -19,7 +17,8 @@ def test_a_prompt_is_read_back_unchanged() -> None:
     sent = Prompt("test:0", np.arange(3, dtype=np.int32), "<s>2 + 2?", (truth,), messages)
     read = prompt_from_wire(prompt_to_wire(sent))
     assert read.token_ids.tolist() == [0, 1, 2]
-    assert replace(read, token_ids=sent.token_ids) == sent
+    # Arrays have no truth value, so dataclasses that hold them cannot be compared.
+    assert vars(read) | {"token_ids": None} == vars(sent) | {"token_ids": None}
 
 
 @pytest.mark.parametrize("tools", [None, (), ("add", "submit")])

@@ -42,7 +42,7 @@ def test_a_bad_call_loses_only_itself() -> None:
         ('{"name": "now", "arguments": {"a": 1e999}}', "Out of range float values"),
         ('{"name": "now", "arguments": {"a": "\\ud800"}}', "not valid Unicode"),
         ('{"name": "now", "arguments": {"a": ' + "[" * 80 + "]" * 80 + "}}", "nested deeper than 64"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
         ('{"name": "now", "arguments": {}} and', "does not end with </tool_call>"),
         ("", "Expecting value at character 1"),
     ],
