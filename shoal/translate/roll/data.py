@@ -65,8 +65,9 @@ def _by_domain(
 ) -> None:
     field = f"{DATA}.domain_interleave_probs"
     by_domain = domains_of(workers)
-    if unknown := ", ".join(domain for domain in shares if domain not in by_domain):
-        draft.refuse(field, shares, f"no worker of rewards scores {unknown}", cure="data.sources")
+    if unknown := [domain for domain in shares if domain not in by_domain]:
+        names = ", ".join(map(repr, unknown))
+        draft.refuse(field, shares, f"no worker of rewards scores {names}", cure="data.sources")
         return
     if not all("path" in data_table(path) for path in paths):
         reason = "only the rows of .jsonl and .parquet files are divided by domain: give data.sources"
