@@ -19,8 +19,8 @@ def test_every_item_is_in_one_bin_and_no_bin_is_too_full(sizes: list[int], capac
         assert load <= capacity or len(items) == 1, f"{load} in a bin of {capacity}"
 
 
-def test_full_bins_save_a_bin_that_best_fit_misses() -> None:
-    # Best fit needs three bins of 10: 6 + 3, 5 + 3 + 2, 2.
+def test_the_search_saves_a_bin_that_greedy_rules_miss() -> None:
+    # Best-fit decreasing needs three bins of 10: 6 + 3, 5 + 3 + 2, 2.
     sizes = [6, 5, 3, 2, 2, 2]
     assert len(fewest_bins(sizes, 10)) == 2
     perfect = [7, 3, 6, 4, 5, 3, 2, 9, 1, 8, 2, 4, 4, 2]
