@@ -56,7 +56,7 @@ def parse_yaml(text: str) -> Any:
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     except Exception as error:  # For dates and numbers that do not exist, the library raises many kinds of errors.
-        raise ValueError(f"a value cannot be read: {error}") from None
+        raise ValueError(f"the YAML has a value that cannot be read: {error}") from None
     check_depth(value)
     return value
 

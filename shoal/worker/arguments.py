@@ -126,7 +126,7 @@ def seconds(text: str) -> float:
     """Checks a time: a finite number that is not negative."""
     value = float(text)
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, at least 0")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 or more (given: {text})")
     return value
 
 

@@ -127,12 +127,11 @@ def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
         for rollout in group.rollouts:
             completion = rollout.completion
             if (completion.support is not None) != sampling.is_restricted:
-                fault = "is missing" if sampling.is_restricted else "is set"
+                need = "is needed" if sampling.is_restricted else "must be empty"
                 raise invalid(
                     "completion.support_token_ids",
-                    f"{fault} for group {group.group_id}, sample {completion.sample_index}, and sampling.top_k is "
-                    f"{sampling.top_k}; the learner normalizes over the support if and only if sampling.top_k is above "
-                    "0",
+                    f"{need} when sampling.top_k is {sampling.top_k} (group {group.group_id}, sample "
+                    f"{completion.sample_index})",
                 )
 
 

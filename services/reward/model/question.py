@@ -53,7 +53,7 @@ def value_of(answer: Answer, label: int, kind: Literal["logit", "sigmoid", "soft
     """Returns the value of a label. Raises `ModelFailed` if the answer lacks the label, or is not finite."""
     logits = answer.logits
     if label >= len(logits):
-        raise ModelFailed(f"the answer has {len(logits)} labels, so there is no label {label} (reward.model.label)")
+        raise ModelFailed(f"reward.model.label is {label}, but the model has only {len(logits)} labels, from 0")
     if not all(map(math.isfinite, logits)):
         raise ModelFailed(f"the model's logits are not finite: {' '.join(f'{logit:g}' for logit in logits)}")
     logit = logits[label]

@@ -199,6 +199,6 @@ def _python_for_nobody() -> str:
                            timeout=_START_TIMEOUT_S, capture_output=True)  # fmt: skip
             return python
     raise SandboxUnavailable(
-        "a service that runs as root cannot offer a shell, since the kernel does not limit root's processes, and no "
-        "other user may start this Python: run the service as another user, or apt-get install python3"
+        "the service runs as root, whose processes the kernel does not limit, and found no Python that another user "
+        "can start for the shell: run the service as another user, or apt-get install python3"
     )

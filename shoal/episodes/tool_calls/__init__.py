@@ -62,7 +62,7 @@ def make_parser(name: str, pattern: str = "") -> Parser:
     """Returns the parser of a form. Only the form "regex" uses `pattern`. Raises `InvalidArgument` for an unknown form,
     and for a pattern that cannot be used."""
     if name not in PARSERS:
-        raise InvalidArgument(f"no parser of tool calls is called {name!r}; the parsers are {', '.join(PARSERS)}")
+        raise InvalidArgument(f"unknown parser of tool calls {name!r}; the parsers are {', '.join(PARSERS)}")
     return partial(_parse, regex_finder(pattern) if name == "regex" else _FINDERS[name])
 
 

@@ -27,7 +27,7 @@ def check_tools(tools: Sequence[ToolDefinition]) -> None:
         try:
             problem_of({}, tool)
         except ValueError as error:
-            raise InvalidArgument(f"tool {tool.name!r}: its parameters are no usable JSON schema: {error}") from None
+            raise InvalidArgument(f"tool {tool.name!r}: its parameters are not a usable JSON schema: {error}") from None
 
 
 def problem_of(arguments: dict[str, Any], tool: ToolDefinition) -> str:

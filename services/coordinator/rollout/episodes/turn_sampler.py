@@ -153,7 +153,9 @@ class TurnSampler:
         async with contextlib.aclosing(calls):
             async for completion in calls:
                 if self._version is not None and not progress.is_of(self._version):
-                    raise WorkFailed(binding.member.name, "a turn is not of the evaluated version", is_loss=False)
+                    raise WorkFailed(
+                        binding.member.name, "it took a turn with other weights than those evaluated", is_loss=False
+                    )
                 return replace(completion, seed=request.seed)
         raise AssertionError("a call without an error delivers its completion")
 

@@ -197,8 +197,8 @@ def test_the_last_tokens_of_sequences_are_scored_over_their_supports() -> None:
 @pytest.mark.parametrize(
     ("top_k", "is_set", "message"),
     [
-        (20, False, "is missing for group g0, sample 0, and sampling.top_k is 20"),
-        (0, True, "is set for group g0, sample 0, and sampling.top_k is 0"),
+        (20, False, "is needed when sampling.top_k is 20 .group g0, sample 0."),
+        (0, True, "must be empty when sampling.top_k is 0 .group g0, sample 0."),
     ],
 )
 def test_supports_that_do_not_fit_the_sampling_are_refused(top_k: int, is_set: bool, message: str) -> None:

@@ -58,7 +58,7 @@ def test_a_turn_has_a_bounded_number_of_calls_and_the_rest_is_one_malformed_call
     [
         ([ToolDefinition("", "", {})], "has no name"),
         ([ToolDefinition("f", "", {}), ToolDefinition("f", "", {})], "2 tools are called 'f'"),
-        ([ToolDefinition("f", "", {"type": "thing"})], "tool 'f': its parameters are no usable JSON schema"),
+        ([ToolDefinition("f", "", {"type": "thing"})], "tool 'f': its parameters are not a usable JSON schema"),
         ([ToolDefinition("f", "", {"properties": {"x": {"$ref": "http://x/y"}}})], "refers to something outside"),
     ],
 )
