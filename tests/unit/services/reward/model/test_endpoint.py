@@ -151,7 +151,7 @@ async def test_a_nonfinite_logit_is_failed_and_never_zero(server: JudgeServer, m
 
 
 def test_an_answer_with_fewer_labels_than_before_is_failed() -> None:
-    with pytest.raises(ModelFailed, match=r"reward\.model\.label is 2 .*2 labels"):
+    with pytest.raises(ModelFailed, match=r"reward\.model\.label is 2.*2 labels"):
         value_of(Answer((1.0, 2.0), None), 2, "logit")
 
 
