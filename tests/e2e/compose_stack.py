@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.local_stack import SHOAL
 from tests.support.repository import ROOT
 
 FOLDER = ROOT / "deploy"
@@ -69,7 +70,7 @@ class ComposeStack:
         if self._certificates is None:
             text = self.run("exec", "-T", "coordinator", "shoal", *arguments, "--output", "json", check=False)
         else:
-            command = ["shoal", "--tls-dir", str(self._certificates / "operator"), *arguments, "--output", "json"]
+            command = [str(SHOAL), "--tls-dir", str(self._certificates / "operator"), *arguments, "--output", "json"]
             command += ["--coordinator", f"localhost:{self._port}"]
             text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         return json.loads(text) if text else None

@@ -13,6 +13,7 @@ import pytest
 from services.coordinator.cli.certs import certs
 from services.coordinator.cli.shared.exit_codes import ExitCode
 from tests.e2e.compose_stack import wait_until, why_not
+from tests.support.local_stack import SHOAL
 from tests.support.manifests import Pod, dockerfile, pods
 from tests.support.repository import ROOT
 
@@ -153,7 +154,7 @@ def shoal(containers: dict[str, Container], tmp_path_factory: pytest.TempPathFac
     folder = next(tmp_path_factory.getbasetemp().glob("certificates*"))
 
     def run(who: str, *arguments: str) -> Done:
-        command = ["shoal", "--tls-dir", str(folder / who), *arguments, "--coordinator", address]
+        command = [str(SHOAL), "--tls-dir", str(folder / who), *arguments, "--coordinator", address]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     return run
