@@ -80,10 +80,10 @@ def _validator(label: str) -> Any:
         return compile_schema(schema, {"multipleOf": _multiple_of})
     except NumberTooLarge as error:
         raise Unscorable(
-            f"the label is no usable JSON schema: it holds a number too large to judge by: {error}"
+            f"the label is not a usable JSON schema: it holds a number too large to judge by: {error}"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise Unscorable(f"the label is no usable JSON schema: {error!s:.200}") from None
+        raise Unscorable(f"the label is not a usable JSON schema: {error!s:.200}") from None
 
 
 VERIFIER = Verifier(verify, values="1 or 0", options=JsonSchemaOptions, load=load, package="jsonschema")

@@ -130,7 +130,7 @@ async def test_episodes_of_an_evaluation_alone_have_the_room_of_evaluations() ->
         await prepare(families.QWEN, single, config=config, questions=(row(1, None),))
 
 
-@pytest.mark.parametrize(("parameters", "why"), [({}, "empty"), ({"type": "strin"}, "no usable JSON")])
+@pytest.mark.parametrize(("parameters", "why"), [({}, "empty"), ({"type": "strin"}, "not a usable JSON")])
 async def test_a_tool_without_a_schema_of_its_parameters_is_refused(parameters: dict[str, Any], why: str) -> None:
     tools = (*TOOLS, ToolDefinition("go", "", parameters))
     with pytest.raises(InvalidArgument, match=f"^environments.research .*'go': .*{why}"):
