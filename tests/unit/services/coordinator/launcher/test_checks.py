@@ -9,6 +9,7 @@ import pytest
 from services.coordinator.launcher.checks import check_port, check_ports
 from shoal.errors import FailedPrecondition, InvalidArgument
 from tests.support.configs import run_config
+from tests.support.local_stack import free_port
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def test_port_0_is_never_in_use() -> None:
 
 
 def test_one_port_for_two_services_is_refused() -> None:
-    config = run_config(launch={"coordinator_port": 47654}, weights={"store_port": 47654})
-    with pytest.raises(InvalidArgument, match=r"weights.store_port: port 47654 .*launch.coordinator_port"):
+    port = free_port()
+    config = run_config(launch={"coordinator_port": port}, weights={"store_port": port})
+    with pytest.raises(InvalidArgument, match=rf"weights.store_port: port {port} .*launch.coordinator_port"):
         check_ports(config)
     check_ports(run_config())
