@@ -50,7 +50,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def question(number: int) -> Question:
-    """Of a length that grows with its number."""
     return {
         "messages": [
             {"role": "system", "content": "Be brief."},

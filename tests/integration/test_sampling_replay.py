@@ -76,7 +76,6 @@ class Engine:
         self._runner.run(self._engine._llm.update_weight_version("0.0"))
 
     def sample(self, sampling: SamplingParams) -> list[TrainGroup]:
-        """Samples two completions for each prompt, all at once."""
 
         async def all_samples() -> list[Sample]:
             calls = [
@@ -133,7 +132,6 @@ def behavior(groups: list[TrainGroup]) -> Float32Array:
 
 
 def learned(policy: Any, groups: list[TrainGroup], temperature: float, *, replayed: bool) -> Float32Array:
-    """Returns the learner's log-probabilities of all tokens, in order."""
     rows, _ = pack_for_rank(groups, max_tokens=512, rank=0, num_ranks=1)
     found = np.full(len(behavior(groups)), np.nan, dtype=np.float32)
     for row in rows:

@@ -21,7 +21,6 @@ SMALL_BYTES = 16 << 10
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three ranks report of each model."""
     folder = tmp_path_factory.mktemp("sharded")
     models = folder / "models"
     make_tiny_model(models / "tied")

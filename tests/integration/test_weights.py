@@ -259,7 +259,6 @@ async def test_a_generator_answers_while_its_worker_waits_for_the_sender(client:
 
 
 def send_some_and_die(rendezvous: Rendezvous, folder: Path) -> None:
-    """Sends all but the last broadcast."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

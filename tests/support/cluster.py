@@ -98,7 +98,6 @@ class Cluster:
         return (await self.stub.StopRun(pb.StopRunRequest(mode=mode), timeout=PATIENCE_S)).run
 
     async def save_checkpoint(self) -> pb.SaveCheckpointResponse:
-        """Returns at a step boundary."""
         return await self.stub.SaveCheckpoint(pb.SaveCheckpointRequest(), timeout=PATIENCE_S)
 
     async def evaluate(self) -> pb.EvaluateResponse:

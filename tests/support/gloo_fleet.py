@@ -223,8 +223,6 @@ class Worker:
 
 @dataclass
 class GlooFleet:
-    """The part of a fleet that publishes use."""
-
     folder: Path
     config: RunConfig
     workers: list[Worker] = field(default_factory=list)

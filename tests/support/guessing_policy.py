@@ -31,7 +31,6 @@ def guess_after(hints: list[tuple[str, int]]) -> int:
 
 
 def guesses_for(number: int) -> list[int]:
-    """Returns all guesses of an episode, the number last."""
     hints: list[tuple[str, int]] = []
     guesses = [guess_after(hints)]
     while guesses[-1] != number:

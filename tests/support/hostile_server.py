@@ -81,7 +81,6 @@ def _bomb(compress: Callable[[bytes], bytes]) -> bytes:
 
 
 def hostile_answers() -> dict[str, Answer]:
-    """Returns answers by what is wrong with them."""
     ok = b"HTTP/1.1 200 OK\r\n"
     chunked = ok + b"Transfer-Encoding: chunked\r\n\r\n"
     js = "Content-Type: application/json"

@@ -26,7 +26,6 @@ def class_of(module: ast.Module, name: str) -> ast.ClassDef:
 
 
 def fields_of(cls: ast.ClassDef) -> set[str]:
-    """Returns the names of a data class's own fields."""
     return {
         node.target.id for node in cls.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }

@@ -152,7 +152,6 @@ class LocalStack:
         return [event for event in self.events() if event["kind"] == kind and event["sequence"] > after]
 
     def metrics(self) -> list[dict[str, float]]:
-        """Returns the rows of metrics.jsonl that train steps wrote."""
         return [row for row in _json_lines(self.folder / "metrics.jsonl") if "time/step" in row]
 
     def until(self, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float) -> dict[str, Any]:

@@ -31,7 +31,6 @@ class Publishes:
 
     @property
     def pairs(self) -> tuple[tuple[Float32Array, Float32Array], ...]:
-        """Each reading of the engine beside the model's."""
         return (self.as_loaded, self.before), (self.first, self.before), (self.moved, self.after)
 
 

@@ -41,8 +41,6 @@ NUM_TRIES = 5
 
 
 class Generator:
-    """`python -m services.generator`, without a coordinator."""
-
     def __init__(
         self,
         folder: Path,
@@ -87,7 +85,6 @@ class Generator:
         return self.log_file.read_text()[-3000:]
 
     def end(self) -> None:
-        """Ends the process, which may have ended already."""
         self.process.terminate()
         try:
             self.process.wait(60)
@@ -135,7 +132,6 @@ class Client:
         sampling: SamplingParams | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Completion]:
-        """`sampling` replaces `max_tokens` and `stop_strings`."""
         params = sampling or SamplingParams(1.0, max_tokens, (), stop_strings=tuple(stop_strings))
         stream = self.sampling(*seeds, params=params, request_id=request_id, timeout_s=timeout_s)
         return [completion_from_wire(message.completion) async for message in stream]
@@ -223,8 +219,6 @@ class Client:
 
 @dataclass
 class Sender:
-    """The learner's member of one epoch's group."""
-
     generator: Generator
     tensors: Mapping[str, Any]
     timeout_s: float = 30.0

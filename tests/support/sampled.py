@@ -8,7 +8,6 @@ PROMPT = Prompt("sums:3", np.array([1, 2], np.int32), "1 + 1?", ())
 
 
 def completion(index: int = 0, text: str = "2", *, num_tokens: int = 1) -> Completion:
-    """A completion that the first policy has ended."""
     tokens = np.arange(5, 5 + num_tokens, dtype=np.int32)
     spans = (VersionSpan(WeightVersion(0, 0), 0, num_tokens),)
     return Completion(index, tokens, -tokens.astype(np.float32), FinishReason.STOP, spans, seed=1, text=text)

@@ -286,8 +286,6 @@ class ScriptedReward(reward_pb2_grpc.RewardServiceServicer):
 
 
 class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
-    """Counts versions, and keeps its batches."""
-
     kind = worker_pb2.WORKER_KIND_LEARNER
 
     def __init__(self, plane: Plane, *, step_s: float = 0.0) -> None:

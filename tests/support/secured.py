@@ -41,8 +41,6 @@ PATIENCE_S = 30.0
 
 
 class Pki:
-    """An authority, and the folders that it issued."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = Authority.create()
@@ -64,8 +62,6 @@ class Pki:
 
 
 class Tokens:
-    """A tokens file with one token for each role."""
-
     def __init__(self, folder: Path) -> None:
         self.file = folder / "tokens.txt"
         self.of = {role: f"a-token-of-the-{role}" for role in Role}

@@ -20,7 +20,6 @@ class SmallDisk:
                 file.write(bytes(1 << 10))
 
     def free(self) -> None:
-        """Gives back what `fill` took."""
         self._filler.unlink()
 
     @contextlib.contextmanager

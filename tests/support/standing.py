@@ -127,7 +127,6 @@ class Standing:
         ]
 
     def end(self) -> list[psutil.Process]:
-        """Ends everything; returns the processes left over."""
         seen = [*self.family(), self.processes["coordinator"]]
         for process in self.processes.values():
             process.terminate()

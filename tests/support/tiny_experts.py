@@ -53,7 +53,6 @@ def make_tiny_experts(folder: Path, family: str, *, seed: int = 1) -> Any:
 
 
 def published(model: Any) -> dict[str, Any]:
-    """The tensors that a learner publishes."""
     from shoal.models.file_names import FileNames
 
     return dict(FileNames(model).tensors((name, value.detach()) for name, value in model.named_parameters()))

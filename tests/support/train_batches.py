@@ -51,7 +51,6 @@ def make_group(
 
 
 def make_groups(num_groups: int = 4, group_size: int = 4, *, seed: int = 0) -> tuple[TrainGroup, ...]:
-    """Groups of unequal prompts and completions."""
     rng = np.random.default_rng(seed)
     return tuple(
         make_group(

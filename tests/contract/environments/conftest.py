@@ -104,18 +104,15 @@ def _table(folder: Path, name: str, *, is_deterministic: bool) -> dict[str, Any]
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> dict[str, Any]:
-    """An environment that does what it is told, deterministic."""
     return _table(tmp_path, "scripted", is_deterministic=True)
 
 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> dict[str, Any]:
-    """The same, not deterministic."""
     return _table(tmp_path, "forgetful", is_deterministic=False)
 
 
 @pytest.fixture
 async def player(stage: Stage, scripted: dict[str, Any]) -> Player:
-    """An episode of `scripted` that has begun."""
     await stage.configure(scripted)
     return await stage.begin("scripted")

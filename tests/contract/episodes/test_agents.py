@@ -190,7 +190,6 @@ async def rollouts_of(cluster: Cluster) -> list[pb.Rollout]:
 
 
 def trained(cluster: Cluster) -> list[rollout_pb2.Completion]:
-    """What the learner got, checked."""
     completions = [m.rollout.completion for batch in cluster.learner.batches for m in batch if m.HasField("rollout")]
     for message in completions:
         completion = completion_from_wire(message)
@@ -202,7 +201,6 @@ def trained(cluster: Cluster) -> list[rollout_pb2.Completion]:
 
 
 def decoded(completion: rollout_pb2.Completion, segment: rollout_pb2.EpisodeSegment) -> str:
-    """The segment with its prompt, special tokens included."""
     tokens = np.frombuffer(completion.token_ids, "<i4")[segment.start : segment.end]
     prompt = np.frombuffer(segment.prompt_token_ids, "<i4")
     return ENCODER.decode([*prompt.tolist(), *tokens.tolist()], skip_special_tokens=False)

@@ -26,7 +26,6 @@ def evaluated_config(model: Path, evaluation: dict[str, Any] | None = None, **se
 
 
 def asked(*policies: ScriptedPolicy) -> list[generator_pb2.GenerateGroupRequest]:
-    """Returns the requests of evaluations."""
     return [r for policy in policies for r in policy.requests if "/evaluation-" in r.request_id]
 
 

@@ -16,7 +16,6 @@ NO_CHECKPOINTS = {"every_steps": 1000}
 
 
 async def tell_to_end(cluster: Cluster) -> None:
-    """Sends the heartbeat of a learner that got SIGTERM."""
     status = worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_LEAVING)
     await cluster.stub.Heartbeat(pb.HeartbeatRequest(worker_id="learner-0", status=status), timeout=60)
 

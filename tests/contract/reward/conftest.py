@@ -23,7 +23,6 @@ async def client() -> AsyncIterator[Client]:
 
 @pytest.fixture
 def custom(tmp_path: Path) -> dict[str, Any]:
-    """The table reward.custom with the verifier of `HANG`."""
     file = tmp_path / "hang.py"
     file.write_text(
         "import pathlib, time\ndef score(completion):\n    if completion == 'hang':\n        time.sleep(3600)\n"

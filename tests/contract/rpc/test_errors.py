@@ -28,8 +28,6 @@ class Failing(
     generator_pb2_grpc.GeneratorServiceServicer,
     learner_pb2_grpc.LearnerServiceServicer,
 ):
-    """Sends one message in a stream, then raises `error`."""
-
     error: BaseException
 
     async def ListVerifiers(self, request, context):

@@ -100,7 +100,6 @@ def call_headers(path: str) -> bytes:
 
 
 def calls(path: str, streams: Iterable[int]) -> bytes:
-    """Calls with one empty message each."""
     headers = call_headers(path)
     return b"".join(frame(1, 4, stream, headers) + frame(0, 1, stream, bytes(5)) for stream in streams)
 
@@ -180,7 +179,6 @@ async def test_requests_that_come_one_byte_at_a_time_end_at_their_deadline_and_o
 
 
 def num_ended(received: bytes) -> int:
-    """Counts the streams that HTTP/2 frames end."""
     position, ended = 0, set()
     while position + 9 <= len(received):
         length, kind, flags = (

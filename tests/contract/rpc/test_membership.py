@@ -23,8 +23,6 @@ TIMEOUT_S = 120
 
 
 class Registry(coordinator_pb2_grpc.CoordinatorServiceServicer):
-    """The registry of a coordinator, without leases."""
-
     def __init__(self, refusal=None):
         self.refusal = refusal
         self.workers = {}

@@ -90,8 +90,6 @@ async def test_a_group_that_fails_is_sampled_again_with_its_whole_batch(cluster:
 
 
 class Watched(ScriptedGenerator):
-    """Counts the batches that are open at once."""
-
     open_batches: Counter[str]
     num_at_once = 0
 

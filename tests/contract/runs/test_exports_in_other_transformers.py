@@ -68,7 +68,6 @@ def _export_adapted(source: Path, folder: Path) -> Any:
 
 @pytest.fixture(scope="module", params=["transformers4", "our own"])
 def answers(request: pytest.FixtureRequest, other_python: str, requests: dict[str, Any]) -> dict[str, Any]:
-    """What a version of transformers makes of the exports."""
     python = sys.executable if request.param == "our own" else other_python
     plain = {
         name: {key: value for key, value in values.items() if key != "logits"} for name, values in requests.items()

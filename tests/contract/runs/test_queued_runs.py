@@ -26,7 +26,6 @@ async def state(cluster: Cluster, name: str) -> pb.Run:
 
 
 async def ended(cluster: Cluster, name: str) -> list[str]:
-    """Follows a run to its end; returns its states."""
     request = pb.WatchRunRequest(run_id=name)
     events = [response.event async for response in cluster.stub.WatchRun(request, timeout=120)]
     return [str(event.attributes["state"]) for event in events if event.kind == "state"]

@@ -68,7 +68,6 @@ async def coordinator(
 
 
 async def worker(worker_id: str, *, port: int = 0, credentials: Credentials | None = None) -> RpcServer:
-    """Serves what shoal/worker/process.py serves of a worker's name."""
     server = RpcServer(listen=f"127.0.0.1:{port}", credentials=credentials)
     await server.start()
     await server.set_serving(worker_id, True)

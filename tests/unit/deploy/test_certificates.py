@@ -17,7 +17,6 @@ WITH_CERT_MANAGER = [name for name in OVERLAY_NAMES if name not in WITHOUT_CERT_
 
 
 def certificates(overlay: str) -> dict[str, Any]:
-    """Returns the specifications of all certificates by their secret."""
     return {item["spec"]["secretName"]: item["spec"] for item in of_kind(overlay, "Certificate")}
 
 

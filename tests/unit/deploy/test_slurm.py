@@ -112,7 +112,6 @@ class ScriptedSlurm:
             program.chmod(0o755)
 
     def start(self, batch_file: str, *arguments: str, run_lasts: bool = False) -> "subprocess.Popen[str]":
-        """Starts a batch file as Slurm does."""
         return subprocess.Popen(
             ["bash", str(SLURM / batch_file), *arguments],
             cwd=ROOT,
@@ -122,7 +121,6 @@ class ScriptedSlurm:
         )
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of a job."""
         return os.environ | {
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_NODELIST": "nodes",
@@ -143,7 +141,6 @@ class ScriptedSlurm:
         return lines
 
     def lines(self, first: str) -> list[str]:
-        """Returns what followed a first word in the trace."""
         lines = self.trace.read_text().splitlines() if self.trace.exists() else []
         return [line.removeprefix(first).strip() for line in lines if line.startswith(f"{first} ")]
 

@@ -106,7 +106,6 @@ class Scripted(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def policy(request: pytest.FixtureRequest) -> Iterator[Policy]:
-    """Serves a policy that says the test's `says`."""
     handler = type("Handler", (Scripted,), {"says": request.getfixturevalue("says")})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -30,7 +30,6 @@ class Llm:
 
 @pytest.fixture(autouse=True)
 def plain_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Requests without vLLM."""
     plain = property(lambda self: SimpleNamespace(number=self.number, path=str(self.folder)))
     monkeypatch.setattr(Adapter, "request", plain)
     yield

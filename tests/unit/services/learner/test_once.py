@@ -6,8 +6,6 @@ from services.learner.once import MAX_RESULTS, Once
 
 
 class Begun:
-    """Begins commands that end at once, and counts them."""
-
     def __init__(self, error: Exception | None = None) -> None:
         self.count = 0
         self._error = error

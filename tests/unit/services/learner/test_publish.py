@@ -56,7 +56,6 @@ def test_the_backend_is_one_that_the_devices_support(sections: dict[str, Any], d
 
 
 def listening() -> set[Any]:
-    """Returns the addresses at which this process listens."""
     return {found.laddr for found in psutil.Process().net_connections("inet") if found.status == psutil.CONN_LISTEN}
 
 

@@ -33,8 +33,6 @@ def config_of(top_k: int) -> RunConfig:
 
 
 class Receiver(learner_pb2_grpc.LearnerServiceServicer):
-    """Receives steps, and counts their messages."""
-
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.received = 0

@@ -7,7 +7,6 @@ from shoal.grpo.intervals import change_interval, mean_interval, rate_interval, 
 
 
 def single(num_correct: int, num: int) -> list[list[bool]]:
-    """Questions with one answer each."""
     return [[index < num_correct] for index in range(num)]
 
 

@@ -14,7 +14,6 @@ lengths = st.builds(
 
 
 def placed(plan: PackingPlan) -> list[tuple[int, int]]:
-    """Lists every (group, completion) of a plan."""
     return sorted(
         (piece.group, completion)
         for forward in plan.rows

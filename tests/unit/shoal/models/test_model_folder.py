@@ -99,7 +99,6 @@ def cached(converted: Converted, monkeypatch: pytest.MonkeyPatch) -> Converted:
 
 
 def write_model(folder: Path, tokenizer: Any = None, **config: Any) -> str:
-    """Writes a model folder without weights; returns its path."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     if tokenizer is not None:

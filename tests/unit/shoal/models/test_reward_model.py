@@ -18,7 +18,6 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A reward model without weights."""
     config = {"architectures": ["LlamaForSequenceClassification"], "model_type": "llama", "id2label": {"0": "score"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     make_tokenizer().save_pretrained(tmp_path)

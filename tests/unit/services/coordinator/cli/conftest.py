@@ -132,7 +132,6 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCoordinator]:
-    """Serves a scripted coordinator at SHOAL_COORDINATOR."""
     server = grpc.server(ThreadPoolExecutor(4))
     servicer = ScriptedCoordinator()
     coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server(servicer, server)

@@ -31,7 +31,6 @@ class Checked:
 
 
 async def checked(folder: Path, url: str = "") -> Checked:
-    """Writes the checkpoint, and mirrors it."""
     run = await MirroredRun(folder).open()
     await run.save(1)
     await run.ledger.close()

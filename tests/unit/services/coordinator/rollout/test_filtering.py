@@ -68,7 +68,6 @@ def test_groups_outside_the_configured_difficulty_are_dropped(
 
 
 def combined(*verdicts: tuple[float, float], verifiers: tuple[str, str] = ("gsm8k", "soft_overlong")) -> SettledGroup:
-    """A group with the values of two verifiers."""
     scores = tuple(
         Score(
             index,

@@ -89,14 +89,12 @@ class Parts:
         self.happened.append(f"no room for {step}")
 
     async def take_step(self) -> None:
-        """Takes a step, after which a checkpoint is due."""
         self.step += 1
         self.learner_version = WeightVersion(1, self.step)
         self.happened.append(f"step {self.step}")
         await asyncio.wait_for(self.saving.save_if_due(1), 60)
 
     async def happens(self, what: str) -> None:
-        """Waits until something has happened."""
         await eventually(lambda: what in self.happened, what)
 
 

@@ -152,7 +152,6 @@ NUM_EVENTS = 300
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """The events of a run that has ended."""
     written = EventLog(tmp_path / EVENTS)
     for number in range(NUM_EVENTS):
         written.add("step", f"step {number}", step=number)
@@ -160,7 +159,6 @@ def log(tmp_path: Path) -> Path:
 
 
 async def watched_past(logs: PastLogs, path: Path, after_sequence: int = 0, *, batches: bool = True) -> list[int]:
-    """Returns the sequence numbers that a watcher gets."""
     numbers: list[int] = []
     async for serialized in logs.watch(path, after_sequence, batches=batches):
         response = WatchRunResponse.FromString(serialized)

@@ -130,7 +130,6 @@ async def folder(
 
 
 def numbers(folder: Path, **fields: Any) -> list[int]:
-    """Lists order numbers, in pages of `page_size`."""
     listed: list[int] = []
     token = ""
     while True:

@@ -50,8 +50,6 @@ def test_a_usual_run_has_no_batches() -> None:
 
 
 class Member:
-    """A member that is sampled until it may end."""
-
     def __init__(self, seat: Seat) -> None:
         self.trial: Trial | None = None
         self.may_end = asyncio.Event()

@@ -30,8 +30,6 @@ PROMPT = Prompt("p:0", np.array([1], np.int32), "", ())
 
 
 class Fleet:
-    """The part of a fleet that the pool uses."""
-
     def __init__(self, *generators: Member) -> None:
         self.generators = list(generators)
         self.gpu_turns = SimpleNamespace(began=0.0)

@@ -55,7 +55,6 @@ def test_late_scores_of_the_former_code_are_no_change_and_going_back_is_one(tmp_
     code = VerifierCode(events, settle_s=SETTLE_S, clock=lambda: now)
 
     def num_events(digest: str, service: str = "one") -> int:
-        """Number of events after a score by that code."""
         parts = (VerifierScore("gsm8k", ScoreOutcome.SCORED), VerifierScore("mine", ScoreOutcome.SCORED))
         parts = (parts[0], VerifierScore("mine", ScoreOutcome.SCORED, code_digest=digest))
         code.observe(service, "data:0", Score(0, ScoreOutcome.SCORED, 0.0, parts))

@@ -50,7 +50,6 @@ class Spread:
 
 
 def look(policy: Policy, groups: Sequence[TrainGroup]) -> Survey:
-    """Surveys a step as `Learner.survey`, on one rank."""
     seen = torch.zeros(2, len(LossTokens.of(groups)))
     for row in pack_for_rank(groups, max_tokens=4096, rank=0, num_ranks=1)[0]:
         with torch.no_grad():

@@ -44,7 +44,6 @@ def settings(**fields: object) -> LearnerConfig:
 
 
 def disturb(lm: Any) -> None:
-    """Gives the adapters values that move the log-probabilities."""
     generator = torch.Generator().manual_seed(1)
     for name, parameter in trained(lm).items():
         if "lora_B" in name:

@@ -20,7 +20,6 @@ def port() -> Iterator[int]:
 
 
 def start_ranks(port: int, size: int) -> list[dist.Store]:
-    """Starts all ranks once, the last of them first."""
 
     def join(rank: int) -> dist.Store:
         client = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)

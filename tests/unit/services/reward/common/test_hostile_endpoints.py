@@ -47,7 +47,6 @@ Ask = Callable[[], Awaitable[VerifierScore]]
 
 @asynccontextmanager
 async def asking(kind: str, url: str) -> AsyncIterator[Ask]:
-    """Yields what asks the server once."""
     if kind == "judge":
         judge = Judge(JudgeConfig(base_url=f"{url}/v1", model="judge", **LIMITS))
         yield lambda: judge.judge("general-quality", "Why?", "Because.", "")

@@ -23,7 +23,6 @@ class Crowd:
     tries_s: list[float] = field(default_factory=list)
 
     def play(self, num_episodes: int, *, most_s: float = math.inf) -> float:
-        """Returns the time until all have ended, or `most_s`."""
         began_s = self.now_s
         places = Places("counter", self.num_places, now_s=lambda: self.now_s)
         order = itertools.count()

@@ -22,7 +22,6 @@ def completion(text: str | None, *, finish_reason: str = "stop") -> bytes:
 
 
 def graded(score: Any) -> bytes:
-    """Returns a whole HTTP response that contains a grade."""
     return completion(json.dumps({"REASONING": "because", "SCORE": score}))
 
 
@@ -84,7 +83,6 @@ class JudgeServer:
 
 @contextlib.asynccontextmanager
 async def judge_server() -> AsyncIterator[JudgeServer]:
-    """Runs a server on a loopback port."""
     server = JudgeServer()
     server.may_answer.set()
     async with listening(server.serve) as url:

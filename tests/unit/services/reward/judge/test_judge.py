@@ -44,7 +44,6 @@ async def make(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 def user(request: dict[str, Any]) -> str:
-    """Returns the user message of a request."""
     text: str = request["messages"][1]["content"]
     return text
 

@@ -4,7 +4,6 @@ from services.reward.sandbox import run
 
 
 def passed(program: str, *tests: str, timeout_s: float = 20.0) -> list[bool]:
-    """Returns whether a program passes each test."""
     limits = run.SandboxLimits(timeout_s=timeout_s)
     results = run.run_tests(program, list(tests), kind=run.FUNCTIONS, limits=limits, total_timeout_s=60.0)
     return [result.passed for result in results]

@@ -44,7 +44,6 @@ async def patient_pool() -> AsyncIterator[VerifierPool]:
 
 
 def processes_of(pool: VerifierPool) -> list[psutil.Process]:
-    """Returns the pool's processes and all their descendants."""
     tops = [psutil.Process(pid) for pid in pool.pids]
     return [*tops, *(child for top in tops for child in top.children(recursive=True))]
 

@@ -13,7 +13,6 @@ CALL = "from trl import GRPOConfig\nargs = GRPOConfig(learning_rate=%s, output_d
 
 
 def notes_of(system: str, path: Path, text: str) -> str:
-    """Translates a file; returns what is said about it."""
     try:
         translation = translate_file(system, path, text)
     except InvalidArgument as error:

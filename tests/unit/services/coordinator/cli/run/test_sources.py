@@ -82,7 +82,6 @@ def test_watching_a_run_that_has_ended_prints_its_events_and_ends(shoal: Shoal, 
 
 @pytest.fixture
 def lock(data_dir: Path) -> RunLock:
-    """The lock of a coordinator that drives "sums"."""
     record = RunRecord.load(data_dir / "sums")
     lock = RunLock(record.folder)
     record.state = RunState.RUNNING
@@ -125,7 +124,6 @@ def test_watching_a_live_folder_ends_with_its_coordinator_if_no_other_comes(
     monkeypatch.setattr("services.coordinator.client.RECONNECT_S", 1.0)
 
     def drive() -> None:
-        """Takes a step and is killed."""
         watched.is_there.wait(PATIENCE_S)
         take_step(data_dir / "sums", 2)
         lock.release()

@@ -138,8 +138,6 @@ def test_the_legend_precedes_the_first_step_alone_and_completions_without_a_rewa
 
 
 class Terminal(io.StringIO):
-    """A standard output that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -115,7 +115,6 @@ async def play(
     tokenizer: Any = None,
     **episodes: Any,
 ) -> Played:
-    """Plays a group of episodes; returns the first."""
     config = parse_config(
         {
             "model": {"path": "m"},

@@ -10,7 +10,6 @@ from shoal.scores import Score, ScoreOutcome, VerifierScore
 
 
 def question(*answers: tuple[str | None, float]) -> AnsweredQuestion:
-    """A question with answers and their values."""
     scores = tuple(
         Score(index, ScoreOutcome.SCORED, value, (VerifierScore("v", ScoreOutcome.SCORED, value, answer=answer),))
         for index, (answer, value) in enumerate(answers)

@@ -25,8 +25,6 @@ def call(name: str, status: ToolCallStatus = STATUS, **arguments: Any) -> ToolCa
 
 
 class Game:
-    """Plays an environment in this process."""
-
     def __init__(
         self, environment: Environment, task: dict[str, Any] | None = None, seed: int = 0, opened_thought: str = ""
     ) -> None:

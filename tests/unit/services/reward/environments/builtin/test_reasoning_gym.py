@@ -18,7 +18,6 @@ SOURCE = SourceConfig(
 
 
 def begun(**settings: Any) -> tuple[ReasoningGym, str]:
-    """Returns an episode, and the right answer."""
     values = make_task(SOURCE).rows[1].values
     assert "dataset" not in values, "with a verifier as well, the same answer would be paid twice"
     environment = ReasoningGym(**settings)

@@ -27,7 +27,6 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 
 
 def answer(content: str = "hi", *calls: str, num_tokens: int = 3) -> pb.PolicyAnswer:
-    """An answer with calls of these tools."""
     message = rollout_pb2.ChatMessage(role="assistant", content=content)
     for number, name in enumerate(calls):
         message.tool_calls.add(id=f"call-1-{number}", name=name, arguments_json='{"a": 1}')
