@@ -58,7 +58,7 @@ def _as_mixture_of_experts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_as_bin, r"not in model\.safetensors"),
+        (_as_bin, r"model\.safetensors\.index\.json"),
         (_edit_weights(_rename), r"no tensor model\.embed_tokens\.weight"),
         (
             _edit_weights(lambda tensors: tensors | {"model.norm.weight": torch.ones(3)}),
