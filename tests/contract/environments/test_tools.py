@@ -132,7 +132,7 @@ def test_a_command_that_is_no_list_of_texts_is_refused(command: Any) -> None:
     ("settings", "problem"),
     [
         ({"api_key_env": "sk-12345"}, "settings.api_key_env must be the name of an environment variable"),
-        ({"api_key_env": "KEY"}, "no address that begins with"),
+        ({"api_key_env": "KEY"}, "no address to send the key to"),
         ({"base_url": "https://user:sk-12345@x"}, "without user name and password"),
     ],
 )
