@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python tools/install.py $(PIP_FLAGS) --no-deps --no-compile --no-build-isolation
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 REQUIREMENTS := $(wildcard requirements/*.txt)
-TRITON := $(shell sed -n '/^triton==/p' requirements/learner-cuda.txt)
+TRITON := $(shell sed -n '/^\(triton\|liger-kernel\)==/p' requirements/learner-cuda.txt)
 TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
 
 # pip installs without compiling, which saves a minute. So the first import of a module must be able to write its
@@ -112,8 +112,8 @@ $(VENV)/installed: $(REQUIREMENTS) pyproject.toml $(VENV)/torch
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo 'installing the packages of tests and checks ...'
 	@$(PIP) -r requirements/dev.txt
-	@# Beside the packages: vLLM would use it on a CPU as well.
-	@$(PIP) --target $(VENV)/triton '$(TRITON)' || echo 'Triton is left out, and its tests: no wheel fits' >&2
+	@# Beside the packages: vLLM would use Triton on a CPU as well.
+	@$(PIP) --target $(VENV)/triton $(TRITON) || echo 'Triton is left out, and its tests: no wheel fits' >&2
 	@$(PIP) -r requirements/tasks.txt || echo 'reasoning-gym is left out, and its tests: pycosat needs a C compiler' >&2
 	@touch $@
 

@@ -160,11 +160,11 @@ class Learner:
         """
         rows, _ = self._pack(groups)
         scored_2N = torch.zeros(2, sum(num_loss_tokens(group) for group in groups))
-        for row in rows:
-            with torch.no_grad():
+        with torch.no_grad(), self.engine.kept_casts():
+            for row in rows:
                 scored = self.engine.forward(row.to(self.process_group.device), temperature)
-            is_token_C = row.at_C >= 0
-            scored_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
+                is_token_C = row.at_C >= 0
+                scored_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
         return Survey(*self.process_group.all_reduce(scored_2N).float())
 
     def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float) -> Gradient:
@@ -179,26 +179,27 @@ class Learner:
         if self.config.learner.lora.dropout:
             # Only the dropout of adapters is random here. A resumed run draws the same values.
             torch.manual_seed(dropout_seed(self.config.run.seed, self.num_optimizer_steps, process_group.rank))
-        for number, row_on_cpu in enumerate(rows, start=1):
-            row = row_on_cpu.to(process_group.device)
-            reference_C = None
-            if self._measures_kl:
-                reference_C = self.require_reference().logprobs(row, temperature)
-            logprobs_C, entropy_C = self.engine.forward(row, temperature)
-            tokens = pick_tokens(mini_batch, row_on_cpu.at_C)
-            result = row_loss(
-                tokens.to(process_group.device),
-                logprobs_C,
-                entropy_C,
-                reference_C,
-                self.config,
-                kl_coef=self.kl_coef,
-                num_counted=mini_batch.num_counted,
-            )
-            # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
-            self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
-            sums.add(result)
-            logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
+        with self.engine.kept_casts():
+            for number, row_on_cpu in enumerate(rows, start=1):
+                row = row_on_cpu.to(process_group.device)
+                reference_C = None
+                if self._measures_kl:
+                    reference_C = self.require_reference().logprobs(row, temperature)
+                logprobs_C, entropy_C = self.engine.forward(row, temperature)
+                tokens = pick_tokens(mini_batch, row_on_cpu.at_C)
+                result = row_loss(
+                    tokens.to(process_group.device),
+                    logprobs_C,
+                    entropy_C,
+                    reference_C,
+                    self.config,
+                    kl_coef=self.kl_coef,
+                    num_counted=mini_batch.num_counted,
+                )
+                # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
+                self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
+                sums.add(result)
+                logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
         return Gradient(sums.all_reduce(process_group), process_group.all_reduce(logprobs_N).float(), num_rows)
 
     def _pack(self, groups: Sequence[TrainGroup]) -> tuple[list[PackedRow], int]:

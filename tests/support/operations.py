@@ -6,9 +6,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+aten = torch.ops.aten
+ALLOCATIONS = (aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default)
+"""Operations that compute nothing."""
+
 
 class Operations(TorchDispatchMode):
-    """Counts operations by name, but no views."""
+    """Counts operations by name, but no views and allocations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,7 +23,7 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func._schema.returns
         is_view = any(output.alias_info is not None and not output.alias_info.is_write for output in outputs)
-        if not is_view and func.namespace != "prim":
+        if not is_view and func not in ALLOCATIONS and func.namespace != "prim":
             self.counts[str(func)] += 1
             is_cast = func is torch.ops.aten._to_copy.default
             self.num_weight_casts += is_cast and isinstance(args[0], torch.nn.Parameter)

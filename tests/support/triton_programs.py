@@ -4,8 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,3 +28,20 @@ def output_with_triton(module: str, *arguments: str, **environment: str) -> Any:
     done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def counted_kernels() -> Iterator[Counter[str]]:
+    """Counts the launches of Triton kernels by name instead of running them.
+
+    Call it in a program of `output_with_triton` with TRITON_INTERPRET=1.
+    """
+    from triton.runtime import interpreter
+
+    launches: Counter[str] = Counter()
+
+    def count(executor: Any, *arguments: Any, **options: Any) -> None:
+        launches[executor.fn.__name__] += 1
+
+    with mock.patch.object(interpreter.GridExecutor, "__call__", count):
+        yield launches

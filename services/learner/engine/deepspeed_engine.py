@@ -11,6 +11,7 @@ Frozen parameters have no gradient, no optimizer state and no place in a checkpo
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,14 @@ class DeepSpeedEngine:
         """Runs `Policy.forward`."""
         scored: tuple[Tensor, Tensor] = self._engine(row, temperature)
         return scored
+
+    def kept_casts(self) -> AbstractContextManager[Any]:
+        """Keeps what autocast makes of the weights from row to row. The weights must not change in this context.
+
+        Autocast drops its casts when the outermost context ends, even of a context that casts nothing. At stage 3
+        gathered parameters have their type already.
+        """
+        return nullcontext() if self.zero_stage == 3 else torch.autocast(self.device.type, enabled=False)
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Adds the gradient of a loss. `is_last` marks the last loss before `step`.

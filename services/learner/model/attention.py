@@ -91,6 +91,10 @@ def register_attention(implementation: str) -> str:
     ) -> tuple[Tensor, None]:
         """Computes attention of query [1, H, R, D] with key and value [1, K, R, D], as [1, R, H, D], without
         dropout."""
+        if torch.is_autocast_enabled(query.device.type):
+            # float32 cosines rotated queries and keys. Round them before they are gathered and exchanged.
+            dtype = torch.get_autocast_dtype(query.device.type)
+            query, key, value = (x.to(dtype) for x in (query, key, value))
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))

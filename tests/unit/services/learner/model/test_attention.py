@@ -231,6 +231,7 @@ def test_a_policy_on_a_gpu_makes_every_tensor_there(
     gpu = torch.device("meta")
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.float32)
     with gpu:
         lm = AutoModelForCausalLM.from_config(MistralConfig(**TINY, sliding_window=3))
     lm.set_attn_implementation(register_attention(implementation))
