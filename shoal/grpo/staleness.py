@@ -1,28 +1,28 @@
-"""Staleness, and the capacity that bounds staleness.
+"""Staleness, and the number of slots that bounds staleness.
 
-Slots: a step takes P groups, and the bound is S. A group is charged a slot when it is issued. The slot is released when
-the generators have the weights of the step that consumed the group. Steps consume groups in the order of issue, P
-groups a step. With (S + 1) * P slots no group is ever trained on more than S versions after it was issued:
+Each train step consumes P groups, in the order of issue. A group occupies a slot from its issue until its step is
+released: until the generators have the weights of the step, or until the step is skipped. There are (S + 1) * P slots.
+Claim: no group is trained on more than S versions after it was issued.
 
-Group k belongs to step n = k // P (steps from 0; step n is taken at version n or below). Before its issue k + 1 - (S +
-1) * P groups had been released, so all of step k // P - S - 1 = n - S - 1 was published: the generators had at least
-version n - S (less the skipped steps, which step n's version lacks too). The group's oldest token is of that version or
-a later one, and n - (n - S) = S. This holds wherever the token was sampled: a group that continues on another generator
-keeps its slot, and all its tokens came after its first issue.
+Proof. Groups and steps count from 0, so group k belongs to step n = k // P. When group k is issued, at most (S + 1) * P
+- 1 of the k earlier groups occupy slots. The other groups, at least k + 1 - (S + 1) * P, are released. Groups are
+released by whole steps, so steps 0 to n - S - 1 are released. If no step is skipped, the generators thus have at least
+version n - S when group k is issued, and step n begins at version n. The difference is S. If one of the first n - S
+steps is skipped, both versions are lower by 1. If a later step is skipped, only the version at step n is lower. All
+tokens of group k are sampled after its first issue, even on another generator. So none is of an earlier version.
 
-A dropped group keeps its slot until its step is over. If it released the slot at once, later groups could be issued
-under weights one version older than the proof needs.
+A dropped group keeps its slot until its step is over. If the group released its slot at once, later groups could be
+issued under weights one version older than the proof needs.
 
-Active sampling: a step takes a window of P groups, extended by one for each group in the window without a signal, up to
-R more. Each group without a signal releases its slot as soon as it settles in the window, and a replacement is issued
-at the tail, in order. The bound holds as before, since every step still consumes P slots that were not released early:
+Active sampling: the groups of a step form a window, which begins with P groups. Each group in the window that settles
+without a signal releases its slot at once, and widens the window by one group, at most R times. The replacement is
+issued after all other groups. The claim still holds: a window with r replacements has r groups that release their slots
+early, and P groups that keep them until the step is released. Suppose that m of the steps before the step of group k
+are not released when group k is issued. Then the groups of these steps occupy at least m * P slots, and at most (S + 1)
+* P - 1. So m is at most S, and group k is trained on at most m versions after it was issued.
 
-When group k is issued, at most (S + 1) * P - 1 groups before it have a slot. The groups that released theirs early lie
-in windows that have already begun, so each step that comes wholly before k takes P of the groups with a slot: at most S
-such steps were not published when k was issued. The learner can be ahead by those steps only.
-
-A group without a signal after the window keeps its slot until the window reaches it: before, no step may take it. After
-R refills such groups keep their slots too, and the step trains on groups with a signal.
+No step takes groups beyond its window. So a group beyond the window keeps its slot until the window reaches it, even
+without a signal. After R replacements, further groups without a signal keep their slots and are not trained on.
 """
 
 from collections.abc import Iterable
@@ -33,9 +33,9 @@ from shoal.rollout import WeightVersion
 def staleness(learner_version: WeightVersion, versions: Iterable[WeightVersion]) -> int:
     """Counts the train steps between the oldest of `versions` and the learner's version.
 
-    Raises ValueError when a version is of another attempt: a restore discarded its tokens.
+    Raises ValueError if a version belongs to another attempt, since a restore discarded the tokens of that attempt.
     """
     versions = list(versions)
     if foreign := [version for version in versions if version.attempt != learner_version.attempt]:
-        raise ValueError(f"version {foreign[0]} is not of attempt {learner_version.attempt}")
+        raise ValueError(f"version {foreign[0]} does not belong to attempt {learner_version.attempt} of the learner")
     return max(learner_version.policy_version - version.policy_version for version in versions)
