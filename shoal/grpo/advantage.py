@@ -43,7 +43,7 @@ class RewardGroup:
 
 
 def weighted_sum(values: Values, weights: Sequence[float]) -> float | None:
-    """Sums the values that are not None; None when all values are None."""
+    """Returns the weighted sum of the values that are not None; None if all values are None."""
     products = [weight * value for value, weight in zip(values, weights, strict=True) if value is not None]
     return math.fsum(products) if products else None
 
@@ -92,9 +92,9 @@ def batch_normalized(config: AdvantageConfig, advantages: Sequence[Sequence[floa
 def has_signal(config: AdvantageConfig, group: RewardGroup) -> bool:
     """Returns whether the group's own rewards show that training on the group can change the policy.
 
-    A baseline from the group: the rewards differ (with "second_best", one reward is above all others; with
-    `per_verifier`, the values of a verifier with a weight differ). "greedy": a reward differs from the greedy
-    completion's reward. "none": a reward is not 0. "batch_mean" and "running_mean": there is any reward.
+    With a baseline from the group, the rewards must differ ("second_best": one reward must exceed all others;
+    `per_verifier`: the values of a verifier with a nonzero weight must differ). With "greedy", a reward must differ
+    from the greedy completion's. With "none", a reward must be nonzero. With the other baselines, any reward suffices.
     """
     clipped = (_clip(reward, config.reward_min, config.reward_max) for reward in group.rewards)
     rewards = sorted(reward for reward in clipped if reward is not None)

@@ -2,7 +2,7 @@
 
 Integers only. Both problems are NP-hard. Each answer comes from fast rules and a bounded search. It depends only on the
 arguments, so every rank finds the same answer. A simpler packing (first-fit decreasing, longest item first) misses the
-bounds that tests/golden/test_packing.py demands, and different rows would change the order of sums.
+bounds that tests/golden/test_packing.py demands. Any other packing also changes the order of floating-point sums.
 """
 
 import heapq
@@ -27,9 +27,9 @@ _MAX_EXACT = 16
 def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Packs items into as few bins as possible; returns the indices of the items in each bin.
 
-    An item larger than `capacity` has a bin for itself. The result is the better of best-fit decreasing and of filling
-    one bin after the other as full as possible (an exact subset sum around the largest item left; "minimum bin slack",
-    Gupta and Ho 1999). If neither reaches the lower bound, a bounded search tries one bin less.
+    An item larger than `capacity` has a bin for itself. The result is the better of two packings: best-fit decreasing,
+    and "minimum bin slack" (Gupta and Ho 1999), which fills one bin after another as full as possible (an exact subset
+    sum around the largest item left). If neither reaches the lower bound, a bounded search tries fewer bins.
     """
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
     alone = [[item] for item in order if sizes[item] >= capacity]
@@ -178,7 +178,7 @@ def _search(order: Sequence[int], sizes: Sequence[int], capacity: int, num_bins:
 def longest_first(
     order: Sequence[int], sizes: Sequence[int], num_parts: int, *, same_count: bool = False
 ) -> list[list[int]]:
-    """Gives each item of `order`, longest first, to the part that is the lightest so far."""
+    """Gives each item of `order` (longest first) to the part that is lightest so far."""
     parts: list[list[int]] = [[] for _ in range(num_parts)]
     heap = [(0, part) for part in range(num_parts)]
     max_items = len(order) // num_parts if same_count else len(order)

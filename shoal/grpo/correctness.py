@@ -9,7 +9,7 @@ from shoal.config.tables.reward import RewardConfig
 from shoal.scores import Score, VerifierScore
 
 CORRECT = 1.0
-"""The smallest value by which a verifier calls a completion correct."""
+"""The smallest value of a verifier that means "correct"."""
 
 
 def deciding_values(
@@ -32,6 +32,7 @@ def is_correct(reward: RewardConfig, score: Score) -> bool | None:
 
 
 def environment_reward(score: Score) -> float | None:
-    """Returns an environment's reward (the whole reward without parts and verifiers); None without an environment."""
+    """Returns the part "environment" of a reward. Without this part, returns the whole reward of a score that has no
+    verifiers, and None for other scores."""
     paid = next((part.value for part in score.parts if part.name == "environment"), None)
     return score.reward if paid is None and not score.verifier_scores else paid

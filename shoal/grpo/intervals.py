@@ -23,9 +23,9 @@ class Interval(NamedTuple):
 def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
     """Computes the Wilson score interval of the share of correct answers, over all answers.
 
-    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample. Answers to a question
-    tend to agree, so they count as fewer draws: as many as would give the share its variance over questions (the design
-    effect of cluster sampling). With one answer each this is Wilson's interval itself (Newcombe 1998,
+    `correct[i][j]` is whether answer j to question i is correct. The questions are the sample. Answers to one question
+    tend to agree, so they count as fewer draws: as many as explain the variance of the share over questions (the design
+    effect of cluster sampling). With one answer per question this is Wilson's interval itself (Newcombe 1998,
     doi:10.1002/(SICI)1097-0258(19980430)17:8<857::AID-SIM777>3.0.CO;2-E). Without answers the interval is (0, 1).
     """
     answered = [answers for answers in correct if answers]
@@ -39,8 +39,8 @@ def rate_interval(correct: Sequence[Sequence[bool]]) -> Interval:
 def mean_interval(shares: Sequence[float]) -> Interval:
     """Computes an interval of the mean of shares, one share per question, each from 0 to 1.
 
-    Returns Wilson's interval for as many draws as would give the mean its variance over questions, at least one per
-    question: pass@k from many answers varies less than one draw. Without shares it is (0, 1).
+    Returns Wilson's interval for as many draws as explain the variance of the mean over questions, but at least one per
+    question, since a pass@k from many answers varies less than a single draw. Without shares the interval is (0, 1).
     """
     if not shares:
         return Interval(0.0, 1.0)

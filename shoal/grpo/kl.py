@@ -34,7 +34,7 @@ def reward_kl(config: KlConfig, logprobs_T: Float32Array, reference_logprobs_T: 
         case "abs":
             kl_T = np.abs(d_T)
         case "ratio_k1":
-            raise ValueError("kl.estimator ratio_k1 needs a ratio, which rewards do not have: RunConfig refuses it")
+            raise ValueError("kl.estimator = ratio_k1 needs a ratio, which rewards do not have: use k1, k2, k3 or abs")
     if config.output_clamp is not None:
         kl_T = np.clip(kl_T, -config.output_clamp, config.output_clamp)
     return kl_T

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Moments:
     """Count, mean and squared deviations of the values seen so far.
 
-    Merges batches one by one (Chan, Golub, LeVeque 1979), accurate where a sum of squares would lose all digits.
+    Merges one batch at a time (Chan, Golub, LeVeque 1979), which is accurate where a sum of squares loses all digits.
 
     Example: `Moments().seen([1.0, 0.0]).seen([1.0])` has mean 2/3 and std(1) 0.577.
     """
@@ -20,7 +20,7 @@ class Moments:
     """The sum of squared differences from the mean; exactly 0 as long as all values are equal."""
 
     def seen(self, values: Sequence[float]) -> "Moments":
-        """Returns the moments of all values so far and `values`."""
+        """Returns the moments of the earlier values together with `values`."""
         if not values:
             return self
         count = self.count + len(values)

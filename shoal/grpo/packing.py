@@ -1,7 +1,7 @@
 """The packing plan: which completions share a forward pass, and on which rank. Integers only, no tensors.
 
 A row contains a group's prompt once, however many of its completions follow: with short answers to long prompts that
-saves most of the tokens. A row consists of pieces: a prompt with some of its completions, all if they fit.
+saves most of the tokens. A row consists of pieces. Each piece is a prompt with some or all of its completions.
 """
 
 import math

@@ -20,8 +20,8 @@ def turn_seed(seed: int, number: int) -> int:
 
 
 def environment_seed(run_seed: int, order_number: int) -> int:
-    """Derives a seed in [0, 2^53) for an environment's draws, the same for all samples of a group: they differ in the
-    policy's turns, not in the question."""
+    """Derives a seed in [0, 2^53) for an environment's draws. All samples of a group share the seed, so they get the
+    same question and differ only in the policy's turns."""
     return _seed(f"{run_seed}/{order_number}/environment")
 
 

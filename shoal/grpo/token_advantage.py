@@ -18,7 +18,7 @@ Float64Array = npt.NDArray[np.float64]
 def uniform_advantages(config: AdvantageConfig, advantages: Sequence[float], num_tokens: Sequence[int]) -> list[float]:
     """Computes one advantage for all tokens of each completion, if `discount` is 1 and no token has its own reward.
 
-    `num_tokens` counts the tokens of each completion that count in the loss. With `whiten` the advantage is `(a - mean)
+    `num_tokens` is the number of each completion's tokens in the loss. With `whiten` the advantage is `(a - mean)
     / sqrt(var + whiten_eps)`, with mean and variance over the tokens of all completions, if there are at least two
     (REINFORCE++, arXiv:2501.03262). It is then clipped to +-`clip`. No array of the batch's length is made.
     """

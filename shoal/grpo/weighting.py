@@ -9,7 +9,7 @@ def difficulty_weights(correct_shares: Sequence[float]) -> list[float]:
 
 
 def length_weights(num_tokens: Sequence[int]) -> list[float]:
-    """Computes `1.5 - n`, with n the completion's length rescaled to 0 to 1 over the batch, rescaled to mean 1.
+    """Computes `1.5 - n`, rescaled to mean 1, where n is the completion's length mapped to [0, 1] over the batch.
 
     All weights are 1 if all lengths are equal.
     """
