@@ -26,12 +26,12 @@ class RewardKl:
     """[T] an estimate for each token, by the group's order number and the sample's index; 0 where the token does not
     count in the loss."""
     mean: float = 0.0
-    """The mean over the completions of the mean over their counted tokens."""
+    """The KL, averaged over the counted tokens of each completion, and then over the completions."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The KL estimates to report, by metric name."""
 
     def penalty(self, order_number: int, completion: Completion) -> Float64Array:
-        """Returns [T]: what the KL subtracts from the reward of each token."""
+        """Returns the amount that the KL subtracts from the reward of each token, [T]."""
         kl_T = self.kl_T.get((order_number, completion.sample_index))
         return np.zeros(completion.num_tokens) if kl_T is None else self.coef * kl_T
 
@@ -50,7 +50,7 @@ class RewardKlController:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether rewards depend on the reference at all."""
+        """Whether the KL from the reference is part of the reward."""
         return self._config().kl.place == "reward" and self._config().kl.coef > 0
 
     async def measure(self, groups: Sequence[JudgedGroup]) -> RewardKl:
@@ -92,7 +92,7 @@ class RewardKlController:
         )
 
     def adapt(self, kl: RewardKl) -> dict[str, float]:
-        """Moves the coefficient toward `kl.target`; returns the metrics of the step's KL."""
+        """Adapts the coefficient so that the KL approaches `kl.target`; returns the metrics of the step's KL."""
         if not kl.kl_T:
             return {}
         mean = statistics.fmean(float(kl_T.sum()) for kl_T in kl.kl_T.values())

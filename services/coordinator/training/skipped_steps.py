@@ -1,15 +1,15 @@
 """Consecutive steps that were not applied: how many there are, and when there are too many to continue.
 
-By default a run ends that will not train on anything. `grpo.max_skipped_steps` sets another limit.
+By default, a run ends when it is not expected to train again. `grpo.max_skipped_steps` sets another limit.
 
     what the steps had                          ends after
     groups to train on, which the learner       3 steps
     refused
-    groups that failed: not scored, lost, ...   3 steps, once every prompt was asked in vain
-    groups with rewards, and no signal          3 steps with 100 groups
+    groups that failed: not scored, lost, ...   3 steps, once every prompt has failed
+    groups with rewards but no signal           3 steps with 100 such groups
 
-The run fails then. But if the completions of all groups without a signal are right, a trained policy has learned its
-prompts, and the run finishes (`num_learned_groups`). Groups whose prompt is learned (`grpo.easy_rate`) do not count.
+Then the run fails. However, if all completions of the groups without a signal are right, a trained policy has learned
+its prompts, and the run finishes (`num_learned_groups`). Groups of learned prompts (`grpo.easy_rate`) do not count.
 """
 
 from collections import Counter
@@ -24,32 +24,33 @@ from shoal.quantities import counted
 from shoal.rollout import FinishReason
 
 MAX_REFUSED_STEPS = 3
-"""Steps in a row that the learner may refuse where `grpo.max_skipped_steps` is unset: numbers that are not finite do
-not get better by themselves."""
+"""Number of steps in a row that the learner refuses before the run ends, if `grpo.max_skipped_steps` is unset. Numbers
+that are not finite do not become finite by themselves."""
 
 MIN_FAILED_STEPS = 3
-"""Minimum of skipped steps in a row before failed prompts end a run, since one step may ask all of a few prompts."""
+"""Minimum number of skipped steps in a row before failed prompts end a run. One step may ask all of few prompts."""
 
 MIN_GROUPS_WITHOUT_SIGNAL = 100
-"""Groups in a row, of at least three steps, that end a run if nothing can be learned from any of them. By the rule of
-three, fewer than 3 of 100 groups have a signal then, with 95 % confidence. A few hard first steps do not end a run."""
+"""Number of groups in a row, from at least three steps, that end a run if none of them has a signal. Then, by the rule
+of three, fewer than 3 % of groups have a signal, with 95 % confidence. A few hard first steps do not end a run."""
 
 _LIMIT = "set grpo.max_skipped_steps to let the run skip more steps"
+_REFUSED = "lower learner.learning_rate or learner.max_grad_norm; if correction.filters rejected all tokens, relax them"
 _CURES = {
     DropReason.NOT_SCORED: "`{look} --failed` shows what the verifiers said",
-    DropReason.REFUSED: "the group_dropped events have what the workers said",
-    DropReason.LOST: "the group_reissued events have what broke",
+    DropReason.REFUSED: "the group_dropped events show why workers refused prompts",
+    DropReason.LOST: "the group_reissued events show what broke",
     DropReason.TIMEOUT: "raise coordinator.sampling_timeout_s, or lower sampling.max_completion_tokens",
     DropReason.MASKED: "raise sampling.max_completion_tokens, or mask less (grpo.mask_truncated_completions, "
     "grpo.max_wrong_completion_tokens, episodes.truncated)",
 }
-"""By reason to drop a group that failed: where to look, or what to change. Groups that were dropped for another reason
-have rewards; the next completions of their prompts may have a signal."""
+"""Where to look or what to change, by the reason why a failed group was dropped. Groups that were dropped for other
+reasons have rewards, and the next completions of their prompts may have a signal."""
 
 
 def empty_reason(groups: Sequence[JudgedGroup]) -> str:
-    """Describes why none of some groups is trained on: "no group is trained on: 3 no_signal, 1 not_scored"."""
-    return f"no group is trained on: {_listed(Counter(group.drop_reason for group in groups if group.drop_reason))}"
+    """Describes why no group is trained on, as in "every group was dropped: 3 no_signal, 1 not_scored"."""
+    return f"every group was dropped: {_listed(Counter(group.drop_reason for group in groups if group.drop_reason))}"
 
 
 def _listed(counts: "Counter[DropReason]") -> str:
@@ -82,7 +83,7 @@ class SkippedSteps:
         self._forget_failures()
 
     def add(self, groups: Sequence[JudgedGroup]) -> None:
-        """Counts a step that was not applied: the learner refused it if it had a group to train on."""
+        """Counts a step that was not applied. The learner refused the step if it had a group to train on."""
         self.num_in_a_row += 1
         is_refused = any(group.is_trained for group in groups)
         self.num_refused = self.num_refused + 1 if is_refused else 0
@@ -99,23 +100,22 @@ class SkippedSteps:
 
     @property
     def num_learned_groups(self) -> int:
-        """Groups in a row whose completions are all right, once they are enough to end the run; before that 0."""
+        """Number of groups in a row whose completions are all right; 0 until this is enough to end the run."""
         is_end = self._config().grpo.max_skipped_steps is None and self._has_no_signal()
         return self._silent.num_groups if is_end and self._silent.are_all_right else 0
 
     def raise_if_too_many(self, reason: str, unscored: str = "") -> None:
-        """Raises `FailedPrecondition` (STEPS_SKIPPED) where the run ends with the step that was added last.
+        """Raises `FailedPrecondition` (STEPS_SKIPPED) if the step that was added last ends the run.
 
         `reason` describes why that step was not applied, and `unscored` which of its completions have no reward.
         """
         if self._prompt_order.are_learned:
             return
-        limit = self._config().grpo.max_skipped_steps
-        message = ""
+        limit, message, steps = self._config().grpo.max_skipped_steps, "", counted(self.num_in_a_row, "step")
         if limit is not None and self.num_in_a_row >= limit:
-            message = f"{counted(self.num_in_a_row, 'step')} skipped in a row (grpo.max_skipped_steps): {reason}"
+            message = f"{steps} skipped in a row, the limit of grpo.max_skipped_steps; the last reason: {reason}"
         elif limit is None and self.num_refused >= MAX_REFUSED_STEPS:
-            message = f"the learner refused {self.num_refused} steps in a row: {reason}"
+            message = f"the learner refused {self.num_refused} steps in a row; the last reason: {reason}; {_REFUSED}"
         elif limit is None and self._every_prompt_failed():
             message = self._describe_failures(unscored)
         elif limit is None and self._has_no_signal():
@@ -136,7 +136,7 @@ class SkippedSteps:
         return "; ".join(
             [
                 f"{self.num_in_a_row} steps in a row were skipped, and every prompt failed; "
-                f"the last {self._failures.total()} groups: {_listed(self._failures)}",
+                f"the reasons of the last {self._failures.total()} groups: {_listed(self._failures)}",
                 *([f"in the last step, {unscored}"] if unscored else []),
                 *(cure.format(look=self._look) for reason, cure in _CURES.items() if reason in self._failures),
                 _LIMIT,
@@ -150,11 +150,11 @@ class SkippedSteps:
 
 _WITHOUT_SIGNAL = (DropReason.NO_SIGNAL, DropReason.TOO_HARD, DropReason.TOO_EASY)
 _ALL_WRONG = (
-    "all wrong: if right answers are among them, the label, the verifier or the form of the answer is at fault (say "
-    "in the prompt what the verifier reads); else take easier questions or a larger grpo.group_size"
+    "all wrong: if some answers look right, correct the labels or the verifier, or say in the prompt which form of "
+    "answer the verifier reads; else take easier questions or a larger grpo.group_size"
 )
 _ALL_RIGHT = "all right: take harder questions"
-_ALIKE = "neither all right nor all wrong: a finer reward or a larger grpo.group_size tells them apart"
+_ALIKE = "neither all right nor all wrong: tell them apart by a finer reward or a larger grpo.group_size"
 
 
 class SilentGroups:
@@ -166,7 +166,7 @@ class SilentGroups:
 
     @property
     def num_groups(self) -> int:
-        """Groups so far."""
+        """Number of groups counted so far."""
         return self._by_kind.total()
 
     @property
@@ -184,8 +184,8 @@ class SilentGroups:
                 self._num_cut_off += reasons.count(FinishReason.LENGTH)
 
     def advice(self, look: str) -> str:
-        """Returns what the groups have in common and what would help, the most frequent first. `look` lists groups."""
-        parts = [f"in {count} the completions are {kind}" for kind, count in self._by_kind.most_common()]
+        """Describes each kind of group and what would help, the most frequent kind first. `look` lists groups."""
+        parts = [f"in {counted(num, 'group')} the completions are {kind}" for kind, num in self._by_kind.most_common()]
         if 2 * self._num_cut_off > self._num_completions:
             parts.append(
                 f"{self._num_cut_off} of {self._num_completions} completions were cut off: raise "

@@ -74,10 +74,10 @@ def plan_step(
 ) -> StepPlan:
     """Plans one train step: advantages, weights, selected groups.
 
-    Statistics of raw rewards over the batch ("batch_mean", "batch_std", "nonzero_share") are over every scored
-    completion of the step; `batch_normalize` is over the groups that are trained on; whitening is over the tokens
-    that are trained on; `batch_per_verifier` takes all of these for one verifier at a time. `moments` are those of all
-    rewards before this step.
+    Batch statistics of raw rewards ("batch_mean", "batch_std", "nonzero_share") cover every scored completion of the
+    step. `batch_normalize` covers the groups that are trained on, and whitening covers the tokens that are trained on.
+    With `batch_per_verifier`, each statistic covers only groups with the same verifiers. `moments` covers all rewards
+    before this step.
     """
     kl = kl or RewardKl()
     compared = [group for group in groups if not group.settled.drop_reason]
