@@ -3,9 +3,9 @@
     inputs -> attempt -> FINISHED, STOPPED, or FAILED with an error that every attempt would meet
                 | the learner is lost, or a killed coordinator is back
                 v
-              pause -> the next attempt, from the last checkpoint; `coordinator.max_restarts` bounds those in vain
+              pause -> the next attempt, from the last checkpoint (`coordinator.max_restarts` times without a new step)
 
-Workers, requests, events and reports belong to the run, so generators and reward services stay loaded meanwhile.
+Workers, requests, events and reports belong to the run, so generators and reward services stay loaded in between.
 """
 
 import asyncio
@@ -45,16 +45,16 @@ is doubled."""
 
 
 def count_restart(record: RunRecord, max_restarts: int, reason: str) -> float:
-    """Counts a restart since the last new step in the run's record, and returns the pause before it in seconds.
+    """Counts a restart in the run's record, and returns the pause before the restart in seconds.
 
-    Raises `FailedPrecondition` with the reasons of all restarts if there were too many.
+    Raises `FailedPrecondition` with the reasons of all restarts if too many came since the last new step.
     """
     reasons = record.restart_reasons
     if len(reasons) >= max_restarts:
-        earlier = f"; before: {'; '.join(reversed(reasons))}" if reasons else ""
+        earlier = f"; earlier reasons: {'; '.join(reversed(reasons))}" if reasons else ""
         raise FailedPrecondition(
-            f"{reason}; the run was restarted {counted(len(reasons), 'time')} without a new step "
-            f"(coordinator.max_restarts){earlier}",
+            f"{reason}; the run was restarted {counted(len(reasons), 'time')} without a new step, the limit of "
+            f"coordinator.max_restarts{earlier}",
             reason=ErrorReason.RESTARTS_SPENT,
         )
     record.restart_counted(reason)
@@ -148,7 +148,7 @@ class ActiveRun:
         step, checkpoint_id = self.record.policy_version, self.record.last_checkpoint_id
         message = f"{state.lower()} after step {step}"
         if state is RunState.STOPPED and step > 0 and not checkpoint_id.endswith(f"{step:08d}"):
-            message += f", without the learner; a resume continues from {checkpoint_id or 'the beginning'}"
+            message += f", which no checkpoint has; a resume continues from {checkpoint_id or 'the beginning'}"
         return message
 
     async def _drive_attempts(self) -> RunState:
@@ -192,8 +192,8 @@ class ActiveRun:
         elif not before and self.record.attempt > 0:
             self.events.add(
                 "notice",
-                "the run was started by a version of Shoal that kept no digests of data and model: earlier "
-                "changes cannot be found; later changes will be found",
+                "the run was started by a version of Shoal that kept no digests of data and model, so earlier changes "
+                "of data and model cannot be detected; later changes will be",
             )
         self.record.inputs_read(inputs.digests)
 

@@ -1,6 +1,6 @@
 """An attempt of a run: the connection of its parts, and its phases from the first worker to the exported model.
 
-Each attempt has its own ledger, sampler and weight versions; active_run.py has what attempts share.
+Each attempt has its own ledger, sampler and weight versions; active_run.py holds the parts that attempts share.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class Attempt:
 
     async def run(self) -> RunState:
         """Drives the attempt; returns the run's final state. Raises `FailedPrecondition` (LEARNER_LOST) if the learner
-        is lost, from which another attempt may recover."""
+        is lost. Another attempt may recover from that."""
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
                 beside = [

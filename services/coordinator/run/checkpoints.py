@@ -1,8 +1,8 @@
 """Checkpoints of a run: write, commit, restore.
 
-A checkpoint is the learner's files (on the learner's storage), a snapshot of the ledger, the lengths of the segments
-that it refers to, and a manifest that holds the digests of all of them. Renaming the manifest into place is the commit:
-a folder without a manifest is not a checkpoint.
+A checkpoint consists of the learner's files (on the learner's storage), a snapshot of the ledger, the lengths of the
+segments to which the ledger refers, and a manifest with the digests of all of them. Renaming the manifest into place is
+the commit: a folder without a manifest is not a checkpoint.
 
     <run>/checkpoints/step-00000012/ledger.sqlite
     <run>/checkpoints/step-00000012/manifest.json
@@ -98,11 +98,11 @@ class Checkpoints:
         keep_last: int,
         best_step: int | None = None,
     ) -> WrittenCheckpoint | None:
-        """Captures ledger and learner at a step boundary with this progress; both may continue afterward.
+        """Captures ledger and learner at the step boundary of `progress`; both may continue afterward.
 
         The commit deletes older checkpoints, except the last `keep_last` (including this one) and the checkpoint of
-        `best_step`. Returns None if the last checkpoint is of this boundary. After skipped steps alone the learner is
-        unchanged, and its files are kept. Raises `ResourceExhausted` if a disk is full; then nothing is captured.
+        `best_step`. Returns None if this boundary has a checkpoint. If all steps since the last were skipped, reuses
+        the learner's files, which are unchanged. If a disk is full, captures nothing and raises `ResourceExhausted`.
         """
         checkpoint_id = step_name(progress.policy_version)
         best = {step_name(best_step)} if best_step is not None else set()
@@ -165,7 +165,7 @@ class Checkpoints:
         return read_manifest(self._folder / checkpoint_id)
 
     def load_checked(self, checkpoint_id: str) -> CheckpointManifest:
-        """Reads the manifest of a committed checkpoint, and verifies the ledger's snapshot. Raises `DataLoss`."""
+        """Reads the manifest of a committed checkpoint, and verifies the snapshot. Raises `DataLoss` for damage."""
         manifest = self.load_manifest(checkpoint_id)
         snapshot = self._folder / checkpoint_id / manifest.snapshot
         try:
@@ -198,7 +198,7 @@ class Checkpoints:
         return max((manifest.age for manifest in self.manifests() if manifest.checkpoint_id in names), default=None)
 
     def discard(self, checkpoint_id: str) -> None:
-        """Uncommits a damaged checkpoint. Its files stay until a checkpoint of its name is written."""
+        """Uncommits a damaged checkpoint. Its files stay until a checkpoint of the same name is written."""
         folder = self._folder / checkpoint_id
         (folder / MANIFEST).replace(folder / DISCARDED)
 
@@ -209,7 +209,7 @@ class Checkpoints:
         return snapshot.stat().st_size + sum(file.num_bytes for file in manifest.learner_files)
 
     def contents(self, checkpoint_id: str) -> MirroredCheckpoint:
-        """Lists the files of a committed checkpoint, without tokens, whose groups a resume samples again."""
+        """Lists the files of a committed checkpoint, except tokens: a resume samples their groups again."""
         manifest = self.load_manifest(checkpoint_id)
         path = f"{self._folder.name}/{checkpoint_id}"
         text = (self._folder / checkpoint_id / MANIFEST).read_bytes()
@@ -228,7 +228,7 @@ class Checkpoints:
         )
 
     def restore_ledger(self, manifest: CheckpointManifest, ledger: Path, attempt: int) -> None:
-        """Replaces the run's ledger by the checkpoint's; keeps the abandoned ledger next to it."""
+        """Replaces the run's ledger with the checkpoint's, and keeps the replaced ledger in a file next to it."""
         set_aside(ledger, attempt)
         replace_ledger(ledger, self._folder / manifest.checkpoint_id / manifest.snapshot)
 
@@ -257,7 +257,7 @@ class Checkpoints:
 def check_num_steps(before: RunConfig, config: RunConfig, checkpoints: Checkpoints) -> None:
     """Raises `InvalidArgument` if a change ends the run before the step from which it is resumed.
 
-    0 steps mean that the number is not yet known.
+    If `config.run.num_steps` is 0, the number is not yet known.
     """
     manifests = checkpoints.manifests()
     if not manifests or config.run.num_steps in (0, before.run.num_steps):

@@ -28,7 +28,7 @@ class RunCommands:
         self._pause_reason = (record.message if record.state is RunState.PAUSED else "paused").removesuffix(_WAITING)
 
     def attempt_begins(self, publisher: Publisher, rewards: RewardPool) -> None:
-        """Reports that an attempt waits for its workers; the commands act on its publisher and rewards from now on."""
+        """Reports that an attempt waits for its workers. From now on, commands act on its `publisher` and `rewards`."""
         self._publisher, self._rewards = publisher, rewards
         self._working = (RunState.STARTING, "resumed")
         if self._controls.is_paused:
@@ -37,7 +37,7 @@ class RunCommands:
             self.enter(RunState.STARTING, "waiting for workers and their models")
 
     def training_begins(self, policy_version: int) -> None:
-        """Reports that the run begins to train, or why it is paused, unless it is stopping."""
+        """Reports that the run begins to train, or why it is paused. Reports nothing if it is stopping."""
         self._working = (RunState.RUNNING, "resumed")
         if self._controls.stop is not None:
             return
@@ -73,8 +73,8 @@ class RunCommands:
     async def resume(self) -> None:
         """Resumes a paused run, with the current code of its custom verifiers and environments.
 
-        Raises `InvalidArgument` if that code cannot be used; the run then stays paused. An environment has to keep its
-        tools, which prompts show.
+        Raises `InvalidArgument` if that code cannot be used, or if an environment lost a tool, which prompts may show.
+        The run then stays paused.
         """
         if self._controls.is_paused and self._rewards is not None:
             await self._rewards.reload_verifiers(keeps_tools=True)
@@ -108,8 +108,8 @@ class RunCommands:
             await self._resume_generators()
 
     def interrupt(self) -> None:
-        """Requests the end of the attempt at the next step boundary, from which the coordinator's next start continues
-        in the reported state."""
+        """Requests the end of the attempt at the next step boundary. The coordinator's next start continues the run
+        from there, in the state that was reported last."""
         self.is_interrupted = self._controls.stop is None
         self._controls.request_stop(StopMode.NOW)
 
@@ -118,7 +118,7 @@ class RunCommands:
         return await self._controls.request_checkpoint()
 
     async def stay_paused(self) -> None:
-        """Pauses the generators of a paused run again after a publish, which lets them sample."""
+        """Pauses the generators again after a publish if the run is paused, since a publish lets them sample."""
         if self._controls.stands_still:
             await self._pause_generators()
 

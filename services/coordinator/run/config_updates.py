@@ -1,12 +1,12 @@
 """Changes of an active run's configuration: they are checked and stored when requested, and applied when possible.
 
-    request -> config.json, event "config_changed"; what does not alter training changes at once
+    request -> config.json, event "config_changed"; fields that do not alter training change at once
     apply   -> at the next step boundary: checkpoint, learner, the configuration that all parts share, "config_applied"
 
-`config.json` has the values from the request on, so they outlive the coordinator. The checkpoint before the change
-keeps a restore from training earlier steps again with them. Changes that still wait when the coordinator ends take
-effect at the step where the coordinator's next start restores the run. The ledger has the configuration of its steps.
-So each restore finds new values, and records each change once, whenever the process died.
+`config.json` has the new values from the request on, so they outlive the coordinator. Because of the checkpoint before
+the change, a restore never repeats earlier steps with the new values. Changes that still wait when the coordinator ends
+take effect at the step where the coordinator's next start restores the run. The ledger has the configuration of its
+steps. So each restore detects new values, and records each change once, no matter when the process died.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class ConfigUpdates:
     stored: RunConfig = field(init=False)
     """The configuration with all changes, including changes that wait for the next step."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Changes that waited when the coordinator ended, in the form of `changed_fields`. All parts start with them."""
+    """Changes that waited when the coordinator ended, in the form of `changed_fields`. They are in use already."""
 
     def __post_init__(self) -> None:
         self.stored = self.config()

@@ -33,7 +33,7 @@ class RunControls(Pause):
         """Requests for evaluations. Each request receives the result of an evaluation that began after the request."""
 
     def request_stop(self, mode: StopMode) -> None:
-        """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause, in which nothing drains."""
+        """Requests the end of the run. NOW overrides DRAIN, not the reverse. Ends a pause: it would block a drain."""
         if self.stop is not StopMode.NOW:
             self.stop = mode
         self.resume()
@@ -60,7 +60,7 @@ class RunControls(Pause):
         return request
 
     def take_evaluation_requests(self) -> "list[asyncio.Future[EvaluationResult]]":
-        """Removes and returns the requests that the evaluation about to begin answers."""
+        """Removes and returns the waiting requests. The evaluation that is about to begin answers them."""
         taken = list(self.evaluation_requests)
         self.evaluation_requests.clear()
         return taken

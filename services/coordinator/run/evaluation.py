@@ -3,10 +3,10 @@
     step boundary -> all questions sampled at the version that the generators hold -> the next step
                           \\-> scored -> reported, beside the next step
 
-The training loop stands still while answers are sampled, so that no publish changes the weights under them, and
-continues as soon as the last one is sampled. Groups for training are sampled all the while, except in a pause: then an
-evaluation that is requested has the generators for itself, and the run stays paused. An evaluation has seeds of its own
-and does not touch the ledger: training is the same with and without it.
+The training loop waits while answers are sampled, so that no publish changes the weights meanwhile. It continues once
+the last answer is sampled. The generators also sample groups for training meanwhile, except in a pause: a requested
+evaluation then has the generators to itself, and the run stays paused. An evaluation has its own seeds and does not
+touch the ledger, so training is the same with and without evaluations.
 """
 
 import asyncio
@@ -52,19 +52,19 @@ class Evaluations:
         """
         if not self.held_out.prompts:
             raise FailedPrecondition(
-                "the run has no held-out questions: it was started without evaluation.sources",
+                "the run has no held-out questions: set evaluation.sources when you resume it, or in the next run",
                 reason=ErrorReason.NO_QUESTIONS,
             )
         return await self._run.controls.request_evaluation()
 
     async def run_if_due(self) -> None:
-        """Evaluates the policy, unless no evaluation is due at this step or it has been done; see `run`."""
+        """Evaluates the policy with `run` if an evaluation is due at this step and has not been done."""
         is_due = self._run.config().evaluation.is_due(self._version.policy_version, self._run.config().run.num_steps)
         if is_due and self._run.controls.stop is None:
             await self._run_once()
 
     async def run_last(self) -> None:
-        """Evaluates the final policy of a stopped run if there are questions, unless it is evaluated already."""
+        """Evaluates the final policy of a stopped run, if there are questions and the policy has not been evaluated."""
         if self.held_out.prompts:
             await self._run_once()
 
@@ -74,7 +74,7 @@ class Evaluations:
             await self.run()
 
     async def run(self) -> None:
-        """Evaluates the generators' weights until every answer is sampled, or cancels when the run must stop now."""
+        """Evaluates the generators' weights, and returns once every answer is sampled. Cancels if the run stops now."""
         controls = self._run.controls
         if controls.evaluation_requests:
             await self._run.commands.begin_evaluation()

@@ -34,9 +34,9 @@ class FullDisk:
         self._lock: RunLock | None = None
 
     async def written(self, write: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Returns the result of `write`. Repeats `write` while it raises that a disk is full.
+        """Returns the result of `write`. Repeats `write` as long as it fails because a disk is full.
 
-        Any request to the run causes an immediate repetition. Raises the error of the disk if the run is to stop now.
+        Any request to the run causes an immediate repetition. Raises the error of `write` if the run is to stop now.
         """
         try:
             return await write()
@@ -77,7 +77,7 @@ class FullDisk:
             self._lock = None
 
     async def guard(self) -> None:
-        """Pauses the run while a write waits, forever."""
+        """Pauses the run whenever a write waits. Never returns."""
         while True:
             while self._num_waiting and self._controls.stop is not StopMode.NOW:
                 await self._commands.pause_itself(

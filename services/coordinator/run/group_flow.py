@@ -23,8 +23,8 @@ class GroupFlow:
 def last_order_number(
     config: LiveConfig, controls: RunControls, version: CurrentVersion, buffer: PacingBuffer[JudgedGroup]
 ) -> int:
-    """Returns the last group that a run needs, as far as is known now: the last group of the remaining steps, or in a
-    drain the last group that was in flight when the drain began."""
+    """Returns the order number of the last group that a run needs, as far as is known now. It belongs to the run's last
+    step; in a drain, to the next step's window. Returns -1 after a stop, and if that window is not issued."""
     if controls.stop is StopMode.DRAIN and buffer.window_is_issued:
         return buffer.window_end - 1
     if controls.stop is not None:

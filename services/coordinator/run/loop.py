@@ -9,8 +9,8 @@ Three loops run side by side while a run trains:
     _train           the next groups in order                _issue_groups, by releasing slots after a publish
     _catch_up        generators without current weights      the generators, by publishing to them alone
 
-`Fleet.manage` runs beside them and configures workers that join. An error in any of them ends the attempt; workers that
-join and leave are not errors, except that another attempt begins where the learner is lost (active_run.py).
+`Fleet.manage` runs beside them and configures workers that join. An error in any of them ends the attempt. Workers may
+join and leave without an error, except for the learner: if it is lost, another attempt begins (active_run.py).
 """
 
 import asyncio
@@ -46,8 +46,8 @@ class RunLoop:
     evaluations: Evaluations
 
     async def drive(self) -> None:
-        """Runs the three loops until the last step is taken, or a stop is requested. After an error in one of them,
-        writes a checkpoint if the learner can."""
+        """Runs the three loops until the last step is taken, or a stop is requested. After an error in a loop, writes a
+        checkpoint if the learner can."""
         try:
             async with first_error(asyncio.TaskGroup()) as tasks:
                 beside = {tasks.create_task(self._catch_up())}

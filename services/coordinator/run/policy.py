@@ -24,8 +24,8 @@ class Policy:
     gate: SamplingGate
     """Keeps groups from being sampled during a publish, unless weights are updated in flight."""
     lock: asyncio.Lock
-    """A lock that a step and a catch-up take: in the middle of a step, the learner would broadcast weights that are
-    newer than their version."""
+    """A lock that keeps steps and catch-ups apart: in the middle of a step, the learner would broadcast weights that
+    are newer than their version."""
 
     @classmethod
     def of_attempt(cls, run: RunParts, full_disk: FullDisk, canary: Int32Array) -> Self:

@@ -22,12 +22,12 @@ from shoal.rollout import WeightVersion
 async def recover(
     run: RunParts, policy: Policy, checkpoints: Checkpoints, ledger: Ledger, mirroring: Mirroring, full_disk: FullDisk
 ) -> tuple[Progress, CheckpointManifest | None]:
-    """Opens the ledger; in a later attempt than the first, restores ledger and learner from the previous checkpoint.
+    """Opens the ledger. In every attempt but the first, also restores ledger and learner from the last checkpoint.
 
     Sets the policy's version to the learner's version. Returns the progress of the run, and the checkpoint, if there is
-    one. Reports each damaged checkpoint. In this case the newest checkpoint of the mirror is restored, or the previous
-    checkpoint if the mirror has no newer one. Raises `DataLoss` when no checkpoint is whole, and `FailedPrecondition`
-    when the learner's version is not the ledger's.
+    one. If a checkpoint is damaged, reports it, and restores the newest checkpoint of the mirror, or the previous
+    checkpoint if the mirror has no newer one. Raises `DataLoss` if no checkpoint is whole, and `FailedPrecondition` if
+    learner and ledger have different versions.
     """
     record, version, learner, written = run.record, policy.version, policy.learner, full_disk.written
     attempt, manifest = record.attempt, None
@@ -79,6 +79,6 @@ async def _load_newest_whole(
             break
     found = "; ".join(problems) or "all are gone"
     raise DataLoss(
-        f"no checkpoint can be restored: {found}; restore the files, or begin again with a new run",
+        f"no checkpoint can be restored: {found}; put the original files back, or start a new run",
         reason=ErrorReason.CHECKPOINT_DAMAGED,
     )

@@ -135,8 +135,8 @@ class Runs:
             return begun
 
     def take_up(self) -> None:
-        """Continues the run that this coordinator drove before its last end, if there is one, and the waiting runs.
-        Comes before the first rpc, so that clients that follow the run find it active."""
+        """Continues the run, if any, that this coordinator drove when it last ended, and the waiting runs. Call it
+        before the first rpc, so that clients that follow the run find it active."""
         found, damaged = self.folders.left()
         for folder, error in damaged:
             _log.error(
@@ -254,10 +254,9 @@ class Runs:
         """Raises `FailedPrecondition` while a run is active or being started."""
         if self._starting.locked() or self._is_busy or self._queue:
             follow = f"{self._active.record.command('run watch')} follows it; " if self._active else ""
-            name = self._active.record.run_id if self._active else "another one"
+            name = f"run {self._active.record.run_id}" if self._active else "another run"
             raise FailedPrecondition(
-                f"a run is active: {name}; {follow}stop the active run first, or queue the new run with --queue of "
-                "shoal run start",
+                f"{name} is active; {follow}stop that run first, or queue a new run with shoal run start --queue",
                 reason=ErrorReason.RUN_ACTIVE,
             )
         async with self._starting:
@@ -286,7 +285,7 @@ class Runs:
         raise FailedPrecondition(f"run {record.run_id} has ended: {record.message}", reason=ErrorReason.RUN_ENDED)
 
     def find(self, run_id: str) -> RunRecord:
-        """Returns a run by name; an empty name means the active run, or else the newest."""
+        """Returns a run by name. An empty name means the active run, or the newest run if none is active."""
         if self._active is not None and run_id in ("", self._active.record.run_id):
             return self._active.record
         waiting = self._waiting(run_id)
@@ -295,7 +294,7 @@ class Runs:
     def config_of(self, record: RunRecord) -> RunConfig | None:
         """Returns the configuration of the active, the last or a waiting run, and None for other runs.
 
-        Such a run can be described although its folder may be gone.
+        These runs can be described even if their folders are gone.
         """
         if self._active is not None and record is self._active.record:
             return self._active.stored_config
@@ -315,7 +314,7 @@ class Runs:
         return (WatchRunResponse(event=event).SerializeToString() async for event in followed)
 
     async def close(self, grace_s: float) -> None:
-        """Interrupts the active run with a checkpoint, for which it waits at most `grace_s` seconds.
+        """Interrupts the active run, and waits at most `grace_s` seconds for its checkpoint.
 
         The run continues at the next start of the coordinator, and the waiting runs begin after the active run.
         """

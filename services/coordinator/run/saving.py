@@ -8,8 +8,8 @@ A due checkpoint is finished during the steps after it.
 
 At most one checkpoint is being finished at a time. Everything that needs a checkpoint waits until it is finished: the
 next checkpoint, a change of the configuration, a learner that was told to end, and the end of the run. An attempt that
-ends without its learner abandons an unfinished checkpoint, which does not exist without its manifest. At a step
-boundary ledger and learner agree, and requests for checkpoints are answered.
+ends without its learner abandons an unfinished checkpoint, which does not count since it has no manifest. At a step
+boundary, ledger and learner agree, and requests for checkpoints are answered.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Saving:
     num_failed: int = field(init=False, default=0)
     """Number of checkpoints in a row for which there was no room on the disk."""
     retry_step: int | None = field(init=False, default=None)
-    """The step at which a checkpoint is tried again after a full disk: after one step, two, four, and so on."""
+    """The step at which a checkpoint is tried again after a full disk. The wait is 1 step, then 2, 4, and so on."""
     _finishing: "asyncio.Task[None] | None" = field(init=False, default=None)
     _is_committing: bool = field(init=False, default=False)
     _failure: Exception | None = field(init=False, default=None)
@@ -71,7 +71,7 @@ class Saving:
         return await self.full_disk.written(self.save_now)
 
     async def save_now(self) -> str:
-        """Writes, commits and reports a checkpoint, unless the last one is of this boundary. Returns its name."""
+        """Writes, commits and reports a checkpoint, unless this boundary already has one. Returns its name."""
         await self.settle()
         self.raise_failure()
         save = await self._write()
@@ -119,7 +119,7 @@ class Saving:
             await asyncio.gather(self._finishing, return_exceptions=True)
 
     def raise_failure(self) -> None:
-        """Raises the error because of which a checkpoint could not be finished during training."""
+        """Raises the error, if any, that kept a checkpoint from being finished during training."""
         if self._failure is not None:
             raise self._failure
 
@@ -212,9 +212,9 @@ class StepBoundary:
     async def wait_while_paused(self, *, before_checkpoint: Callable[[], None] = lambda: None) -> bool:
         """Returns True once the run is not paused, or is to be evaluated, and False when it must stop now.
 
-        Answers requests for checkpoints meanwhile. Raises `FailedPrecondition` (LEARNER_LOST) when the learner was told
-        to end, after a checkpoint. Calls `before_checkpoint` before each checkpoint. Raises the error because of which
-        a checkpoint could not be finished during training.
+        Answers requests for checkpoints meanwhile. If the learner was told to end, writes a checkpoint and raises
+        `FailedPrecondition` (LEARNER_LOST). Calls `before_checkpoint` before each checkpoint. Raises the error, if any,
+        that kept a checkpoint from being finished during training.
         """
         while True:
             self.saving.raise_failure()
@@ -240,7 +240,7 @@ class StepBoundary:
             return self.fleet.part_with_learner(
                 f"the learner was told to end, and no checkpoint could be written: {error.message}"
             )
-        return self.fleet.part_with_learner(f"the learner was told to end, and {checkpoint_id} has all its steps")
+        return self.fleet.part_with_learner(f"the learner was told to end; {checkpoint_id} has all of its steps")
 
     async def _answer(self, request: "asyncio.Future[str]") -> None:
         # It stays among those that wait meanwhile: if the run ends, it is refused with the run's error.

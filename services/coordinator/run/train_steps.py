@@ -43,7 +43,7 @@ class TrainSteps:
         updates: ConfigUpdates,
         metrics: StepMetrics,
     ) -> None:
-        """Continues from `progress`, which the ledger has."""
+        """Continues from `progress`, which was read from the ledger."""
         self.updates = updates
         self.metrics = metrics
         self.num_learned_groups = 0
@@ -109,7 +109,7 @@ class TrainSteps:
         """
         controls, gate = self._run.controls, self._policy.gate
         async with self._run.report.shown_alive(
-            "waiting with the publish until nothing is sampled (weights.inflight_updates)",
+            "the publish waits until nothing is being sampled (weights.inflight_updates = false)",
             lambda: "" if controls.stands_still else f"{counted(gate.num_inside, 'group')} being sampled",
             first_after_s=long_work.SLOW_STEP_S,
         ):

@@ -13,11 +13,11 @@ Digests = Mapping[str, Mapping[str, str]]
 
 
 def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str]:
-    """Describes the acceptable changes: of held-out questions, and with `run.changed_data` "accept" of the data.
+    """Describes the accepted changes: changes of held-out questions and, if `run.changed_data` is "accept", of data.
 
     Sources that a change of the configuration has replaced do not count.
 
-    Raises `FailedPrecondition` (INPUTS_CHANGED) for anything else: the ledger names prompts by their rows, and a
+    Raises `FailedPrecondition` (INPUTS_CHANGED) for other changes: the ledger names prompts by their rows, and a
     checkpoint belongs to its model.
     """
     refused: dict[str, list[str]] = {}
@@ -29,7 +29,7 @@ def changed_inputs(config: RunConfig, before: Digests, now: Digests) -> list[str
     if refused:
         changes = [change for found in refused.values() for change in found]
         consent = (
-            "; to continue with other rows in place of the rows that the ledger names: --set run.changed_data=accept"
+            "; to continue with the new rows in place of the old rows, use --set run.changed_data=accept"
             if [*refused] == [TRAINING]
             else ""
         )

@@ -1,7 +1,7 @@
-"""The check of environments at the start of a run: whether a reward service has them, and the prompts fit with tools.
+"""The check of environments at the start of a run: a reward service must have them, and prompts with tools must fit.
 
-Only an environment's code, which a reward service has, tells its tools. So prompts are rendered with tools once a
-service is connected.
+The tools of an environment are known only from its code, which a reward service has. So prompts are rendered with tools
+once a service is connected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ async def prepare_environments(
 ) -> tuple[PreparedInputs, frozenset[str]]:
     """Opens the environments that prompts name, and renders the prompts with their tools.
 
-    Returns the inputs, and the ids of prompts and questions that are too long with the tools and thus left out. Raises
-    `InvalidArgument` for an environment that no reward service has or that cannot work there, for a row with a tool
-    that its environment does not have, for a chat template that cannot render its episodes, for a limit of tokens that
-    leaves no room for a turn, and when every prompt, or every question, is too long.
+    Returns the inputs, and the ids of prompts and questions that are left out because they are too long with the tools.
+    Raises `InvalidArgument` if no reward service has an environment, if an environment cannot work there, if a row
+    names a tool that its environment lacks, if the chat template cannot render episodes, if a limit of tokens leaves no
+    room for a turn, or if all prompts or all questions are too long.
     """
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     named = {one.environment.environment: one for one in reversed((*prompts, *questions)) if one.environment}

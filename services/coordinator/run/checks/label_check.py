@@ -1,4 +1,4 @@
-"""The check at the start of a run for labels that their verifier cannot use, by a question to a reward service."""
+"""The check at the start of a run in which a reward service finds the labels that their verifier cannot use."""
 
 import asyncio
 import hashlib
@@ -49,7 +49,7 @@ class Labels:
     def malformed(self, problems: Sequence[str]) -> list[MalformedLabel]:
         """Returns the first malformed label of each prompt.
 
-        `problems` has the order of `distinct`; the problem of a good label is empty.
+        `problems` has a text for each label of `distinct`, in order; the text is empty for a good label.
         """
         found: dict[str, MalformedLabel] = {}
         for prompt_id, index in self._uses:
@@ -87,7 +87,7 @@ def left_out(
 ) -> list[tuple[str, int]]:
     """Returns the message and the number of the prompts, and of the held-out questions, that are left out.
 
-    Raises `InvalidArgument` if `data.malformed_labels` refuses malformed labels, and if no prompt or question is left.
+    Raises `InvalidArgument` if `data.malformed_labels` refuses malformed labels, or if no prompt or question is left.
     """
     found = []
     for kind, group in (("prompts", prompts), ("held-out questions", questions)):
@@ -96,7 +96,7 @@ def left_out(
         if not among:
             continue
         first = "; ".join(str(label)[:_MAX_SHOWN_CHARS] for label in among[:_NUM_SHOWN])
-        message = f"{len(among)} of {len(ids)} {kind} have a label that their verifier cannot use, the first: {first}"
+        message = f"{len(among)} of {len(ids)} {kind} have a label that their verifier cannot use; the first: {first}"
         if data.malformed_labels == "refuse":
             raise InvalidArgument(f'{message}. Correct the rows, or leave them out with data.malformed_labels = "drop"')
         if len(among) == len(ids):

@@ -69,10 +69,10 @@ def preflight(config: RunConfig, time_s: float | None = None) -> PreparedInputs:
     `time_s` is the time of the run's start, which the chat template gets. Needs no torch, and reads only some weights,
     for digests. Refuses a verifier that no reward service has, unless a server of `reward.servers` may have it.
 
-    Raises `InvalidArgument`, with the field at fault, for a missing model, a tokenizer of another model, no prompt, no
-    prompt that is short enough, no evaluation question that is not trained on, a verifier of `reward.correct` that no
-    row names, or a label that needs a judge or a reward model where none is configured; and `FailedPrecondition` for a
-    tracker whose package is not installed.
+    Raises `InvalidArgument`, with the field at fault, if the model is missing, the tokenizer is for another model,
+    there is no prompt, no prompt is short enough, every evaluation question is trained on, no row names a verifier of
+    `reward.correct`, or a label needs a judge or a reward model and none is configured. Raises `FailedPrecondition` if
+    the package of a tracker is not installed.
     """
     check_extras(tracking_extras(config))
     check_mirror(config)
@@ -147,7 +147,7 @@ def _model_digests(config: RunConfig) -> dict[str, Mapping[str, str]]:
 
 
 def check_mirror(config: RunConfig) -> None:
-    """Raises `InvalidArgument` for a mirror that is not a place, and `FailedPrecondition` without its package."""
+    """Raises `InvalidArgument` for an invalid mirror, and `FailedPrecondition` if its package is not installed."""
     if config.checkpoint.mirror:
         file_system(config.checkpoint.mirror, "checkpoint.mirror")
 
@@ -266,6 +266,6 @@ def _clock(model: ModelConfig, tokenizer: Any, prompt: Prompt) -> str:
     if not writes_time(tokenizer, model.chat_template_kwargs, dialogue):
         return ""
     return (
-        "the chat template writes the time (strftime_now): all prompts of a run have its start time, also after a "
-        "resume; prompts in later use of the model have another time"
+        "the chat template writes the time (strftime_now): all prompts of a run have the time of its start, also after "
+        "a resume; later prompts to the model have another time"
     )
