@@ -12,7 +12,7 @@ class PacingBuffer(Generic[GroupT]):
 
     Groups are numbered in the order of issue. `admit` charges a slot for a group; `release` frees the slot once the
     generators have loaded the weights that were trained on the group. `take` returns the next step's window: the groups
-    in order, from the first that has not been taken.
+    in order, from the first group that has not been taken.
 
     The window has `groups_per_step` groups, and one more (up to `max_refills`) for each group in the window that
     settles without a signal: such a group frees its slot at once, for a replacement at the tail.
@@ -48,12 +48,12 @@ class PacingBuffer(Generic[GroupT]):
 
     @property
     def num_refills(self) -> int:
-        """Slots that were freed before their release."""
+        """Number of groups without a signal whose slots were freed early."""
         return self._num_refills + self._num_refills_taken
 
     @property
     def num_charged(self) -> int:
-        """Slots that are charged."""
+        """Number of slots that are charged for groups."""
         return self._next_to_admit - self.next_to_release - self.num_refills
 
     @property
@@ -79,7 +79,7 @@ class PacingBuffer(Generic[GroupT]):
             return order_number
 
     async def admit_round(self) -> Sequence[int]:
-        """Admits groups to all free slots at once, when every admitted group has settled; see `admit`."""
+        """Waits until every earlier group has settled, and then admits groups to all free slots; see `admit`."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._all_have_settled and self._may_admit())
             first = self._next_to_admit
@@ -112,10 +112,10 @@ class PacingBuffer(Generic[GroupT]):
             self._changed.notify_all()
 
     async def judge_again(self, judge: Callable[[GroupT], tuple[GroupT, bool]]) -> None:
-        """Replaces the outcome of each settled group that is not taken; `judge` returns the outcome and its signal.
+        """Replaces the outcome of each settled group that is not taken.
 
-        Keeps a replaced group unchanged: the group's slot was freed, and the replacement is in the window. Makes
-        `admit` ask again for the last group that the run needs.
+        `judge` returns the new outcome, and whether the group has a signal. Groups whose slots were freed early keep
+        their outcome, since the window already has refills for them. `admit` asks again for the last group of the run.
         """
         window = range(self.next_to_take, self.window_end)
         without = [number for number in window if number in self._settled and not self._settled[number][1]]

@@ -27,7 +27,7 @@ _REMEDIES = {
 
 
 def environment_verdicts(environment: str, completions: Sequence[Completion]) -> list[Score]:
-    """Returns episodes as scores of their environment, without episodes that took too long, which are no evidence."""
+    """Returns each episode as a score of its environment. Leaves out episodes that took too long: they show nothing."""
     return [
         Score(
             completion.sample_index,
@@ -52,16 +52,16 @@ class _SuspectGroup:
 class CircuitBreaker:
     """Opens when a verifier FAILED on too many of its latest completions, and pauses the run.
 
-    While the breaker is open, groups with a failure are rejected: such groups are scored again once the run is resumed.
-    The first groups of an outage come before there are enough failures to recognize it. So a group with a failure waits
-    until others show whether the group itself is at fault: until the verifier has judged all completions of another
-    group, or until a whole window of its completions has arrived without opening the breaker. When only such groups are
-    left in flight, the breaker opens if the verifier FAILED on more than `max_failed_share` of their completions, in at
-    least two groups.
+    While the breaker is open, groups with a failure are rejected: they are scored again once the run is resumed. At the
+    beginning of an outage, there are too few failures to recognize it. So a group with a failure waits until the group
+    itself is known to be at fault: until the verifier has judged all completions of another group, or has been asked
+    for a whole window of completions without opening the breaker. When all groups in flight wait, the breaker opens if
+    the verifier FAILED on more than `max_failed_share` of the completions of its groups with a failure, and there are
+    at least two such groups.
 
-    After a resume the verifier is not trusted until it has judged all completions of one group. Until then a group that
-    was scored again waits like any other, and one group is enough to reopen the breaker. So a second failure drops
-    nothing.
+    After a resume, the verifier is not trusted until it has judged all completions of one group. Until then, a group
+    that was scored again waits like any other, and one group is enough to reopen the breaker. So no group is dropped if
+    the verifier still fails.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class EpisodeRequest:
     """An episode to play, in training or in an evaluation."""
 
     name: str
-    """A name that no other episode of the run has, also none that is issued again."""
+    """A name that is unique in the run. An episode that is issued again gets another name."""
     prompt: Prompt
     """The prompt, which names an environment."""
     index: int
@@ -76,7 +76,7 @@ class EpisodeSampling(Protocol):
     """Gets the completions of prompts that name an environment."""
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
-        """Adds the completions that a group lacks. Tells `awaits` how many more of them generators owe."""
+        """Adds the completions that a group lacks. Calls `awaits` with each change of the number being sampled."""
         ...
 
     async def answer(self, episodes: Sequence[EpisodeRequest]) -> tuple[Completion, ...]:
@@ -98,13 +98,13 @@ class CompletionSampler:
 
     @property
     def report_every_tokens(self) -> int:
-        """The number of tokens between reports; 0 for none if a group must be sampled whole to be reproducible."""
+        """The number of tokens between reports; 0 (no reports) in a deterministic run, which samples groups whole."""
         return 0 if self._config().run.deterministic else self._config().generator.report_every_tokens
 
     async def sample(self, request: GroupRequest) -> None:
-        """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
+        """Adds completions to `progress` and `sampled` of a request, as they arrive, until the group lacks none.
 
-        Raises `WorkFailed` if another generator has to continue the group, and `DeadlineExceeded`.
+        Raises `WorkFailed` if another generator has to continue the group, and `DeadlineExceeded` after `timeout_s`.
         """
         progress, seat = request.progress, request.seat
         self.await_completions(len(progress.missing))
@@ -117,7 +117,7 @@ class CompletionSampler:
             self.await_completions(-len(progress.missing))
 
     def await_completions(self, change: int) -> None:
-        """Counts completions that are awaited from generators."""
+        """Changes the number of completions that are awaited from generators."""
         self._num_awaited += change
         _SAMPLING.set(self._num_awaited)
 
@@ -146,7 +146,7 @@ class CompletionSampler:
                         await self._receive(request, call_id, binding)
                         break
                     if seat is not None:
-                        raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
+                        raise WorkFailed(binding.member.name, "it paused for an evaluation", is_loss=False)
                     # Another call continues from what this call has delivered.
                     binding.resize(0)
                     await self._pause.unpaused()

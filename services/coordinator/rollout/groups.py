@@ -116,7 +116,7 @@ def token_rewards(
 ) -> tuple[TokenReward, ...]:
     """Returns the weighted scores of the steps, at the tokens that complete the steps.
 
-    `text_of` decodes tokens to the text that verifiers see, which for an episode is its last turn. A step beyond the
+    `text_of` decodes tokens to the text that verifiers see. For an episode, this is the last turn. A step beyond the
     text ends with the last token.
     """
     turns = () if completion.episode is None else completion.episode.turns_in_time

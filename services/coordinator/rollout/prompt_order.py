@@ -1,4 +1,4 @@
-"""The order in which prompts are issued: the data's order, without learned prompts and those that cannot be scored."""
+"""The order in which prompts are issued: the data's order, without prompts that are learned or unusable."""
 
 from collections.abc import Iterable, Set
 
@@ -13,14 +13,14 @@ from shoal.rollout import Prompt
 class PromptOrder:
     """Assigns each group, in the order of issue, the next prompt of the data's endless order that is not excluded.
 
-    A resumed run assigns the groups that were in flight their earlier prompts, which the ledger has, also prompts that
-    have been excluded since.
+    In a resumed run, the groups that were in flight get their earlier prompts from the ledger, even if a prompt has
+    been excluded since.
     """
 
     def __init__(
         self, prompts: PromptSet, issued: IssueState, *, easy_rate: float | None = None, unusable: Iterable[str] = ()
     ) -> None:
-        """Continues after the issued prompts. `unusable` has the ids of prompts that cannot be scored."""
+        """Continues after the issued prompts. `unusable` has the ids of prompts that must not be issued."""
         self._prompts = prompts
         self._easy_rate = easy_rate
         self._assigned = dict(issued.assigned)
@@ -35,7 +35,7 @@ class PromptOrder:
 
     @property
     def are_learned(self) -> bool:
-        """Whether the policy has learned all prompts that can be scored."""
+        """Whether the policy has learned all usable prompts."""
         return bool(self._excluded) and self.has_only(frozenset())
 
     def has(self, order_number: int) -> bool:
@@ -52,8 +52,8 @@ class PromptOrder:
                 self._next_position = position + 1
                 return position, prompt
         raise FailedPrecondition(
-            f"no prompt is left: of {len(self._prompts)} prompts, {len(self._unusable)} have labels that their "
-            "verifiers cannot use, and the others are learned (grpo.easy_rate): correct the labels, or add prompts",
+            f"no prompt is left: of {len(self._prompts)} prompts, {len(self._unusable)} are unusable (a bad label, or "
+            "too long with tools), and the others are learned (grpo.easy_rate): correct these prompts, or add prompts",
             reason=ErrorReason.PROMPTS_EXHAUSTED,
         )
 
@@ -63,7 +63,7 @@ class PromptOrder:
         return all(one.prompt_id in prompt_ids or one.prompt_id in left_out for one in self._prompts.prompts)
 
     def exclude_learned(self, groups: Iterable[JudgedGroup]) -> list[tuple[int, str]]:
-        """Excludes the prompts of groups that are learned; returns their order numbers and ids, for the ledger."""
+        """Excludes prompts that are learned. Returns their groups' order numbers and their ids, for the ledger."""
         learned = [(group.order_number, group.settled.prompt.prompt_id) for group in groups if self.is_learned(group)]
         self._excluded.update(prompt_id for _, prompt_id in learned)
         return learned

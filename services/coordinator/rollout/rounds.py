@@ -4,8 +4,8 @@ r"""The rounds of a deterministic run, whose groups are issued together in batch
                                                      ^                                                |
                                                      \---- an episode that has ended asks no more ----/
 
-What an environment answers, and so which episodes continue, follows from what was sampled. So the turns that share a
-batch follow from the configuration and the order of issue alone, as for groups of single turns.
+The sampled turns determine the environment's answers, and so which episodes continue. Thus the configuration and the
+order of issue alone determine which turns share a batch, as for groups of single turns.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class TurnRounds:
 
 @dataclass(frozen=True)
 class EpisodeTurns:
-    """The part of one episode in the rounds of turns."""
+    """The place of one episode in the rounds of turns."""
 
     rounds: TurnRounds
     episode: Episode
@@ -106,7 +106,7 @@ def turn_rounds_of(seats: Mapping[MemberT, Seat], num_samples: Callable[[MemberT
 
 
 class Rounds:
-    """The seats of the groups in sampling. Without `run.deterministic` no group has a seat."""
+    """The seats of the groups that are being sampled. Without `run.deterministic` no group has a seat."""
 
     def __init__(self, config: RunConfig, run_id: str, version: CurrentVersion) -> None:
         self._config = config
@@ -129,7 +129,7 @@ class Rounds:
             self._turns |= turn_rounds_of(seats, lambda group: 1 if group[1] else self._config.grpo.group_size)
 
     def enter(self, order_number: int, *, plays_episodes: bool) -> None:
-        """Declares that a group of a round is played as episodes or not: others wait only for what it has then."""
+        """Declares whether a group is played as episodes, so that other groups do not wait for its other seats."""
         if plays_episodes:
             self._leave_seats(order_number)
         else:

@@ -73,7 +73,7 @@ class Sampler:
         """Order numbers of groups whose episodes are played again after an outage."""
 
     def begin_round(self, order_numbers: Sequence[int]) -> None:
-        """Announces groups that a deterministic run issues, and so samples, together."""
+        """Announces groups that a deterministic run issues together, and so samples together."""
         self._rounds.begin(order_numbers)
 
     async def run_group(self, order_number: int, position: int, prompt: Prompt) -> SettledGroup:

@@ -53,6 +53,6 @@ class SamplingGate:
         return self._inflight_updates or not self.num_inside
 
     async def cleared(self) -> None:
-        """Returns when weights may be updated. Only a closed gate stays free of groups."""
+        """Waits until weights may be updated. Close the gate first, since groups may enter an open gate."""
         while not self.is_clear:
             await self._changed.wait()

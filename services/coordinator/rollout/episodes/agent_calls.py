@@ -1,4 +1,4 @@
-"""The calls of an agent as a tree, converted to requests of a generator, and answers as the agent reads them.
+"""The calls of an agent: their tree, their conversion to requests of a generator, and answers in the agent's form.
 
 A context of messages continues the longest known conversation. A context of tokens continues the known context that
 shares the most tokens. Sampled tokens are kept unchanged. The first context that continues a turn is the next turn of
@@ -64,7 +64,7 @@ class CallTree:
         return sum(len(segment.prompt_ids) for segment in self.segments)
 
     def behind_messages(self, digests: Sequence[bytes]) -> tuple[Node | None, int]:
-        """Returns the turn that a conversation continues, and the number of known messages, by `digests_of` it."""
+        """Returns the turn that a conversation with these `digests_of` continues, and the number of known messages."""
         found: Node | None = None
         num_messages = 0
         for number, digest in enumerate(digests, start=1):
@@ -80,7 +80,7 @@ class CallTree:
         return max(behind, key=lambda node: (node.end, not node.is_continued), default=None)
 
     def add(self, node: Node, digest: bytes | None = None) -> None:
-        """Adds a turn, with the digest of the conversation up to its answer, if the context is messages."""
+        """Adds a turn. If the context is messages, `digest` is of the conversation up to the turn's answer."""
         self._nodes.append(node)
         if digest is not None:
             self._by_history.setdefault(digest, []).append(node)
@@ -140,9 +140,9 @@ def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tup
         node = tree.behind_tokens(call.token_ids)
         return node, 0 if node is None else node.end
     if not call.messages:
-        raise InvalidArgument("the call has neither messages nor tokens")
+        raise InvalidArgument("the call has neither messages nor tokens: send one of them as the context")
     if call.messages[-1].role == "assistant":
-        raise InvalidArgument("messages: the last message must not be the policy's own: add another message after it")
+        raise InvalidArgument("messages: the last message must not have the role assistant; add a message after it")
     node, num_known = tree.behind_messages(digests)
     if any(message.role == "assistant" for message in call.messages[num_known:]):
         return None, 0  # Words of somebody else, or the policy's words in another form.
@@ -150,7 +150,7 @@ def find_node(tree: CallTree, call: PolicyCall, digests: Sequence[bytes]) -> tup
 
 
 def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int) -> CallPlace:
-    """Renders the new part of a call. Call it in `Stages.beside`. Raises `InvalidArgument`."""
+    """Renders the new part of a call; run it in `Stages.beside`. Raises `InvalidArgument` if it cannot be rendered."""
     renderer = stages.renderer_for(call.tools)
     if len(call.token_ids):
         return CallPlace(node, call.token_ids[num_known:], (), renderer)
@@ -164,10 +164,10 @@ def place_of(stages: Stages, call: PolicyCall, node: Node | None, num_known: int
 def sampling_of(
     own: SamplingParams, tool_parser: str, call: PolicyCall, place: CallPlace, num_left: int
 ) -> SamplingParams:
-    """Returns the settings of a turn: the run's `own`, regardless of the agent's. Raises `InvalidArgument`."""
+    """Returns the settings of a turn: the run's `own`. Raises `InvalidArgument` for stop strings that the run lacks."""
     unknown = [text for text in call.stop_strings if text not in own.stop_strings]
     if unknown:
-        raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings")
+        raise InvalidArgument(f"stop: {unknown[0]!r:.60} is not among the run's sampling.stop_strings: add it there")
     return replace(
         own,
         max_completion_tokens=num_left,

@@ -120,8 +120,8 @@ class AgentPlayer(Player):
         for call_id, reward in result.turn_rewards.items():
             if call_id not in self._answered:
                 raise BrokenEpisode(
-                    f"turn_rewards of the agent: no answer that this episode trains on has the id {call_id!r:.60}: use "
-                    "the `id` of such an answer"
+                    f"turn_rewards of the agent: the id {call_id!r:.60} belongs to no answer that this episode trains "
+                    "on; use the `id` of an answer that the agent read"
                 )
             node = self._answered[call_id]
             node.segment.pay(node.turn, reward)
@@ -241,7 +241,7 @@ class AgentPlayer(Player):
 
     def _limited(self, limit: StopReason) -> PolicyRefusal:
         self._stop = limit
-        return PolicyRefusal(RefusalReason.LIMIT, f"the episode has reached its limit {limit}: end it")
+        return PolicyRefusal(RefusalReason.LIMIT, f"the episode has reached its limit {limit}: end the episode")
 
     def _num_left(self, call: PolicyCall, place: CallPlace, continued: Node | None) -> int | PolicyRefusal:
         """Returns the longest length of the turn, in tokens."""
@@ -250,7 +250,7 @@ class AgentPlayer(Player):
         if in_context < 1:
             return PolicyRefusal(
                 RefusalReason.CONTEXT_FULL,
-                f"the context has {num_context} tokens, but context and answer may have at most "
+                f"the context has {num_context} tokens, but context and answer together may have at most "
                 f"{in_context + num_context}: shorten the context",
             )
         limits = [in_context, *(limit for limit in (call.max_tokens, self._limits.max_turn_tokens) if limit)]

@@ -96,7 +96,7 @@ class EpisodePlayer(Player):
         try:
             return renderer.observation(transcript.last_token, calls, observation.messages)
         except InvalidArgument as error:  # The fault of this episode alone, not of the task that its siblings share.
-            raise BrokenEpisode(f"the answer to turn {len(transcript.turns)}: {error.message}") from None
+            raise BrokenEpisode(f"the answer to turn {len(transcript.turns)} is unusable: {error.message}") from None
 
     async def _next_turn(self) -> PolicyTurn | None:
         """Samples a turn. Returns the turn for the environment; None if the episode ends with the turn."""

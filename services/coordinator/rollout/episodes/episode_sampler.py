@@ -25,9 +25,9 @@ class EpisodeSampler:
         self._parts = parts
 
     async def sample(self, request: GroupRequest, awaits: Callable[[int], None]) -> None:
-        """Adds the completions that a group lacks to `progress` and `sampled` of its request as they arrive.
+        """Adds completions to `progress` and `sampled` of a request, as they arrive, until the group lacks none.
 
-        Episodes have their own deadlines, so the group has none. Raises the errors of `Player.play`.
+        Episodes have their own deadlines, so the group has no deadline. Raises the errors of `Player.play`.
         """
         async with first_error(asyncio.TaskGroup()) as tasks:
             for index in request.progress.missing:

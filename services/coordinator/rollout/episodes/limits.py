@@ -10,7 +10,7 @@ from shoal.config import RunConfig
 
 
 class StopReason(StrEnum):
-    """Why an episode ended, as ledger, metrics and the environment know it."""
+    """The reason why an episode ended, as named in the ledger, in metrics, and to the environment."""
 
     DONE = "done"
     """The environment ended the episode."""

@@ -124,13 +124,13 @@ def observation_from_wire(message: pb.Observation) -> Observation:
 
 
 def result_from_wire(message: pb.EpisodeResult) -> EpisodeResult:
-    """Converts a result. Raises `BrokenEpisode` for no outcome, an impossible reward, and too many or large metrics."""
+    """Converts a result. Raises `BrokenEpisode` for a missing outcome, and for impossible rewards or metrics."""
     try:
         outcome = outcome_from_wire(message.outcome, "result.outcome")
     except InvalidArgument as error:
         raise BrokenEpisode(f"the environment sent a result that cannot be read: {error.message}") from None
     if len(message.metrics) > _MAX_METRICS:
-        raise BrokenEpisode(f"the environment gave {len(message.metrics)} metrics, more than {_MAX_METRICS}")
+        raise BrokenEpisode(f"the environment gave {len(message.metrics)} metrics; at most {_MAX_METRICS} are allowed")
     for name, value in message.metrics.items():
         if not abs(value) <= _MAX_METRIC:  # NaN is not either.
             raise BrokenEpisode(
@@ -233,7 +233,7 @@ _REASONS = {
 
 
 def call_from_wire(message: pb.PolicyCall) -> PolicyCall:
-    """Raises `InvalidArgument` that names the field."""
+    """Converts a call. Raises `InvalidArgument`, which names the field, for an invalid field."""
     return PolicyCall(
         message.call_id,
         tuple(map(chat_message_from_wire, message.messages)),

@@ -25,7 +25,7 @@ Played = tuple[Prompt, Completion]
 
 
 def played(judged: Iterable[tuple[Prompt, Iterable[Completion]]]) -> list[Played]:
-    """Returns those completions that are episodes, each with its prompt."""
+    """Returns the completions that are episodes, each with its prompt."""
     return [
         (prompt, completion)
         for prompt, completions in judged
@@ -41,7 +41,7 @@ def evaluation_metrics(episodes: Sequence[Played]) -> dict[str, float]:
 
 
 def episode_metrics(played: Sequence[Played]) -> dict[str, float]:
-    """Computes the metrics of episodes; {} without episodes."""
+    """Computes the metrics of episodes; returns an empty dict without episodes."""
     if not played:
         return {}
     episodes = [episode for _, completion in played if (episode := completion.episode) is not None]

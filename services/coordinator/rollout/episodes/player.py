@@ -79,7 +79,7 @@ class Player(ABC):
         return False
 
     async def play(self) -> Completion:
-        """Plays the episode to its end, FAILED after a failure.
+        """Plays the episode to its end. The completion has the outcome FAILED after a failure or a timeout.
 
         Raises `InvalidArgument` for a task that the environment refuses, and `FailedPrecondition` if no worker is
         connected within coordinator.worker_timeout_s.

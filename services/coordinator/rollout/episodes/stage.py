@@ -73,7 +73,7 @@ class Stages:
         self._stages = await self.beside(lambda: {info.name: self._stage(info) for info in infos})
 
     def of(self, task: EnvironmentTask) -> Stage:
-        """Returns the environment with the tools of a row. Call it in `beside` first."""
+        """Returns the environment with the tools of a row. The first call renders, so make it in `beside`."""
         stage = self._stages[task.environment]
         if task.tools is None:
             return stage
@@ -109,7 +109,7 @@ class Stages:
         )
 
     def renderer_for(self, tools: tuple[ToolDefinition, ...]) -> TurnRenderer:
-        """Returns a renderer for an agent's tools. Call it in `beside`. Raises `InvalidArgument` for unusable tools."""
+        """Returns a renderer for an agent's tools; run it in `beside`. Raises `InvalidArgument` for unusable tools."""
         key = json.dumps([asdict(tool) for tool in tools], sort_keys=True)
         if key not in self._renderers:
             check_tools(tools)

@@ -35,7 +35,7 @@ from shoal.v1 import environment_pb2_grpc
 from shoal.wire.conversations import tool_from_wire
 
 GRACE_S = 30.0
-"""Seconds that an answer may take beside the calls into the environment's process, for example for its start."""
+"""Seconds that an answer may take in addition to the calls into the environment's process, such as for its start."""
 _LAST_WORDS_S = 1.0
 """Seconds within which a stream may still report why it ends, after its service is lost."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
@@ -86,7 +86,7 @@ class EpisodeStream:
         if response.HasField("result"):
             return result_from_wire(response.result)
         if not response.HasField("call"):
-            raise self._lost(f"it sent {response.WhichOneof('part')} in place of a call")
+            raise self._lost(f"it sent {response.WhichOneof('part')} instead of a call or the result")
         try:
             return call_from_wire(response.call)
         except InvalidArgument as error:
@@ -105,7 +105,7 @@ class EpisodeStream:
         """Returns the result of an episode that is done."""
         response = await self._read(num_calls=1)
         if not response.HasField("result"):
-            raise self._lost(f"it sent {response.WhichOneof('part')} in place of the result")
+            raise self._lost(f"it sent {response.WhichOneof('part')} instead of the result")
         return result_from_wire(response.result)
 
     async def _observation(self, request: pb.RunEpisodeRequest, number: int, *, num_calls: int) -> Observation:
@@ -115,7 +115,7 @@ class EpisodeStream:
             raise BrokenEpisode(result_from_wire(response.result).detail)
         observation = response.observation
         if not response.HasField("observation") or observation.turn != number:
-            raise self._lost(f"it answered turn {observation.turn} in place of {number}")
+            raise self._lost(f"it answered turn {observation.turn} instead of turn {number}")
         return observation_from_wire(observation)
 
     async def _write(self, request: pb.RunEpisodeRequest) -> None:
@@ -184,7 +184,7 @@ STREAM_TIMEOUT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class EnvironmentInfo:
-    """The offer of an environment."""
+    """An environment that a reward service offers."""
 
     name: str
     tools: tuple[ToolDefinition, ...]

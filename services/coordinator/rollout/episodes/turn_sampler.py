@@ -133,7 +133,7 @@ class TurnSampler:
         with trace.span(names.EPISODE_TURN, request_id=request.name, worker_id=worker_id):
             async with self._undisturbed():
                 return await self._completion(request, progress, call_id, binding)
-        raise WorkFailed(binding.member.name, "an evaluation came first", is_loss=False)
+        raise WorkFailed(binding.member.name, "it paused for an evaluation", is_loss=False)
 
     async def _completion(
         self, request: TurnRequest, progress: GroupProgress, call_id: str, binding: Binding
@@ -154,7 +154,7 @@ class TurnSampler:
             async for completion in calls:
                 if self._version is not None and not progress.is_of(self._version):
                     raise WorkFailed(
-                        binding.member.name, "it took a turn with other weights than those evaluated", is_loss=False
+                        binding.member.name, "it sampled a turn with weights of another version", is_loss=False
                     )
                 return replace(completion, seed=request.seed)
         raise AssertionError("a call without an error delivers its completion")

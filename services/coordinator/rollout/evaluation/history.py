@@ -45,12 +45,12 @@ class RateChange:
         }
 
     def attributes(self) -> dict[str, float]:
-        """Returns the change as the attribute of an event."""
+        """Returns the change as attributes of an event."""
         return {**{name: value for name, value in vars(self).items() if name != "interval"}, **self.interval._asdict()}
 
     @classmethod
     def from_attributes(cls, values: Mapping[str, float]) -> "RateChange":
-        """Reads what `attributes` returned."""
+        """Makes a change from the attributes that `attributes` returned."""
         return cls(
             since_step=int(values["since_step"]),
             rate_before=values["rate_before"],
@@ -137,7 +137,7 @@ class EvaluationHistory:
 
 
 def steps_with_other_questions(path: Path) -> list[int]:
-    """Returns the steps whose evaluation used different questions than the previous one, from `evaluations.jsonl`."""
+    """Reads from `evaluations.jsonl` the steps whose evaluation used other questions than the previous evaluation."""
     data = sorted(_data_of(StepFile(path).read()).items())
     return [step for (_, before), (step, now) in itertools.pairwise(data) if not _are_same(before, now)]
 

@@ -96,7 +96,7 @@ class EvaluationResult:
 
     @property
     def correct_rates(self) -> dict[str, float]:
-        """The share of correct answers by prompt id, of the questions with an answer that is correct or wrong."""
+        """The share of correct answers, by prompt id, for questions with an answer that was judged correct or wrong."""
         return {
             question.prompt.prompt_id: fmean(correct) for question in self.answered if (correct := question.correct)
         }
@@ -113,7 +113,7 @@ class EvaluationResult:
 
     @cached_property
     def mean_reward_interval(self) -> Interval | None:
-        """The 95 % confidence interval of the mean of the questions' mean rewards; None if all are equal."""
+        """The 95 % interval of the mean of the questions' mean rewards; None if all are equal, or for few questions."""
         return reward_interval(
             [fmean(score.reward for score in question.scored) for question in self.answered if question.scored]
         )

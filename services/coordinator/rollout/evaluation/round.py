@@ -45,7 +45,7 @@ class _Question:
 
 @dataclass
 class EvaluationRound:
-    """All questions, at one version."""
+    """Samples and scores the answers to all questions, at one version of the weights."""
 
     name: str
     """A name that distinguishes its requests from all others of the run."""
@@ -186,7 +186,7 @@ class EvaluationRound:
                 pass
             if not progress.is_of(self.version):
                 raise WorkFailed(
-                    binding.member.name, "it answered with other weights than those evaluated", is_loss=False
+                    binding.member.name, "it answered with weights of another version", is_loss=False
                 )
         return tuple(progress.in_order)
 

@@ -136,7 +136,7 @@ async def test_tokens_go_on_from_the_most_tokens() -> None:
     ("fields", "detail"),
     [
         ({"messages": ()}, "neither messages nor tokens"),
-        ({"messages": (user("a"), ChatMessage("assistant", "b"))}, "must not be the policy's own"),
+        ({"messages": (user("a"), ChatMessage("assistant", "b"))}, "must not have the role assistant"),
         ({"messages": (user("a"),), "stop_strings": ("END",)}, "'END' is not among the run's sampling.stop_strings"),
         ({"messages": (user("a"),), "tools": (ADD, ADD)}, "2 tools are called 'add'"),
     ],

@@ -203,7 +203,7 @@ async def test_a_tool_call_that_ended_before_it_began_took_no_time() -> None:
         (pb.EpisodeResult(outcome=77), "result.outcome"),
         (pb.EpisodeResult(outcome=SCORED, metrics={"m": math.nan}), "metric 'm' as nan"),
         (pb.EpisodeResult(outcome=SCORED, metrics={"m": sys.float_info.max}), r"as 1\.79769e\+308"),
-        (pb.EpisodeResult(outcome=SCORED, metrics={str(n): 0.0 for n in range(65)}), "65 metrics, more than 64"),
+        (pb.EpisodeResult(outcome=SCORED, metrics={str(n): 0.0 for n in range(65)}), "65 metrics; at most 64"),
     ],
 )
 async def test_a_result_that_cannot_be_read_breaks_the_episode_and_is_no_refusal_of_its_task(

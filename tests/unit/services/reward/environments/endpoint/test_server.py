@@ -212,7 +212,7 @@ async def test_each_way_to_be_refused_has_its_status() -> None:
             refusal(full),
             refusal(pb.POLICY_REFUSAL_REASON_PAUSED, "", 4.6),
             answer(),
-            refusal(limit, "the episode has reached its limit max_turns: end it"),
+            refusal(limit, "the episode has reached its limit max_turns: end the episode"),
         )
     )
     async with served(lambda call: next(replies)) as at:
