@@ -69,7 +69,7 @@ def completion_advantages(
 
 
 def seen_rewards(config: AdvantageConfig, groups: Sequence[RewardGroup], moments: Moments) -> Moments:
-    """Adds the groups' rewards, clipped as in the comparison, to the moments of "running_mean" and "running_std"."""
+    """Adds the groups' rewards, clipped to `reward_min` and `reward_max`, to the moments of the run's rewards."""
     return moments.seen([value for group in _clipped(config, groups) for value in group if value is not None])
 
 

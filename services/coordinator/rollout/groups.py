@@ -1,4 +1,4 @@
-"""The groups of a run between sampling and training, settled and then judged, and the rewards at single tokens."""
+"""The groups between sampling and training: first settled, then judged. Also the rewards at single tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

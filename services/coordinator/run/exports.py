@@ -25,7 +25,7 @@ class Exports:
     async def write_if_due(self) -> None:
         """Writes the model of the last step if an export is due and not yet written, and deletes older exports.
 
-        A run that must stop now leaves the export to its resume.
+        If the run must stop now, writes nothing. After a resume, the run writes the export.
         """
         settings, step = self.run.config().checkpoint, self.run.record.policy_version
         every = settings.export_every_steps

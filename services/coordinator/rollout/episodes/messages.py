@@ -1,4 +1,4 @@
-"""The requests to an environment and its answers in an episode, and the calls of the policy by an agent."""
+"""The messages of an episode: requests to an environment, its answers, and an agent's calls of the policy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

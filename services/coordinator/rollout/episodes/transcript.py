@@ -44,7 +44,7 @@ class Transcript:
 
     @property
     def is_observed(self) -> bool:
-        """Whether the environment's answer to the last turn, or to the start, is here."""
+        """Whether the environment has answered the last turn, or the start if there is no turn."""
         return self._num_observed == len(self.turns)
 
     def environment_says(self, token_ids: Sequence[int], *, with_support: bool) -> None:

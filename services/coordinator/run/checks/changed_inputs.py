@@ -1,4 +1,4 @@
-"""The check whether a run's inputs are unchanged when it continues: data, held-out questions, base model."""
+"""The check that data, held-out questions and base model are unchanged when a run continues."""
 
 from collections.abc import Mapping
 

@@ -11,7 +11,7 @@ from shoal.errors import FailedPrecondition
 
 @dataclass(frozen=True)
 class Extra:
-    """An extra of the distribution."""
+    """An optional extra of the package, as in `pip install 'shoal[reward]'`."""
 
     name: str
     needed_for: str
