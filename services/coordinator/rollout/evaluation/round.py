@@ -185,9 +185,7 @@ class EvaluationRound:
             ):
                 pass
             if not progress.is_of(self.version):
-                raise WorkFailed(
-                    binding.member.name, "it answered with weights of another version", is_loss=False
-                )
+                raise WorkFailed(binding.member.name, "it answered with weights of another version", is_loss=False)
         return tuple(progress.in_order)
 
     async def _score(self, question: _Question, completions: Sequence[Completion], lost: LostWork) -> Sequence[Score]:

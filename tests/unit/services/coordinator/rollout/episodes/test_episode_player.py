@@ -384,7 +384,7 @@ async def test_an_answer_that_the_chat_template_refuses_fails_its_episode_and_no
     environments = Environments(lambda turn: Observation((ChatMessage("wizard", "abracadabra"),), None, False, ()))
     episode = (await play([CALL, "1"], environments)).episode
     assert episode.outcome is ScoreOutcome.FAILED, episode
-    assert has_all(episode.detail, "turn 1: ", "model.chat_template: "), episode.detail
+    assert has_all(episode.detail, "turn 1 ", "model.chat_template: "), episode.detail
 
 
 async def test_lost_generators_of_different_turns_do_not_add_up() -> None:
