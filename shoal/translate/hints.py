@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shoal.translate.shared.system import System
 
 _MAX_TARGETS = 2
-"""Most fields of Shoal for which a name gets a hint."""
+"""The most fields of Shoal that a hint may name."""
 _IN_DAILY_USE = {
     "batch_size": "grpo.groups_per_step",
     "bs": "grpo.groups_per_step",
@@ -21,8 +21,8 @@ _IN_DAILY_USE = {
 
 
 def meant_fields(field: str, systems: Iterable[System]) -> list[str]:
-    """Returns the fields of Shoal that other systems or people call by the name of a given field. Prefers fields in its
-    section. Empty if there are none, or too many."""
+    """Returns Shoal's fields that other systems or people call `field`. Prefers fields in the section that `field`
+    names. The list is empty if there are no such fields, or more than two."""
     section, _, name = field.rpartition(".")
     found = [_meaning(field, system)[0] for system in systems]
     targets = sorted({target for some in found for target in some})

@@ -1,4 +1,4 @@
-"""Translates the settings of another system into a configuration, or into reasons why it is not possible."""
+"""Translates the settings of another system into a configuration, or into reasons why there is none."""
 
 import re
 import textwrap
@@ -115,7 +115,7 @@ def translate(
             parse_config(values)
         except InvalidArgument as error:
             for violation in error.violations:
-                reason = f"as translated: {violation.description}; set it with --set"
+                reason = f"the translated value is invalid: {violation.description}; give another value with --set"
                 draft.refuse(violation.field, None, reason, is_needed=True)
     result = Translation("", values, tuple(draft.notes), tuple(draft.refusals), skipped)
     if result.blocking:
@@ -138,12 +138,13 @@ def _judge(system: System, settings: Settings, source: Source, draft: Draft) -> 
     _refuse_model_features(system.model_field, draft)
     if unsaid := source.unsaid():
         draft.notes.append(
-            "settings without a line, since Shoal does the same, or the others leave them nothing to decide: "
-            + ", ".join(unsaid)
+            "settings without a line in the configuration, because Shoal does the same anyway, or because other "
+            f"settings leave them no effect: {', '.join(unsaid)}"
         )
     # A refusal may keep other fields from being read.
     for name in source.unused() if not any(refusal.blocks for refusal in draft.refusals) else ():
-        draft.refuse(name, source.origin(name).text if name in system.rows else None, "is known, but was not read")
+        reason = "Shoal knows this field, but did not translate it: set what it decides with --set, and --skip it"
+        draft.refuse(name, source.origin(name).text if name in system.rows else None, reason)
 
 
 def _bound_support(draft: Draft) -> None:
@@ -151,8 +152,8 @@ def _bound_support(draft: Draft) -> None:
     top_p, min_p = draft.values.get("sampling.top_p") or 1.0, draft.values.get("sampling.min_p") or 0.0
     if draft.values.get("sampling.top_k"):
         draft.notes.append(
-            f"{draft.origins['sampling.top_k']}: the learner normalizes over the tokens that were kept, not over all: "
-            "so the importance ratio has no bias"
+            f"{draft.origins['sampling.top_k']}: the learner normalizes only over the tokens that top-k keeps, so the "
+            "importance ratio has no bias"
         )
         return
     if top_p >= 1 and min_p <= 0:
@@ -160,11 +161,11 @@ def _bound_support(draft: Draft) -> None:
     names = [name for name, is_on in (("sampling.top_p", top_p < 1), ("sampling.min_p", min_p > 0)) if is_on]
     origin = " and ".join(dict.fromkeys(draft.origins[name] for name in names))
     draft.set("sampling.top_k", MAX_TOP_K, Origin(origin, any(name in draft.explicit for name in names)))
-    exact = f"; min_p alone leaves no more wherever some token has {1 / MAX_TOP_K / min_p:.2g} or more" if min_p else ""
+    exact = f" (min_p already excludes them if any probability is {1 / MAX_TOP_K / min_p:.2g} or more)" if min_p else ""
     draft.notes.append(
-        f"{origin}: tokens are drawn from at most the {MAX_TOP_K} likeliest, since the learner normalizes over the "
-        "tokens that each one was drawn from, and sampling.top_k bounds their number; fewer cost less. The importance "
-        f"ratio has no bias; in a very flat distribution the tokens beyond are never drawn{exact}"
+        f"{origin}: sampling.top_k is added, so each token is drawn from at most the {MAX_TOP_K} likeliest tokens. The "
+        "learner normalizes over the same tokens, so the importance ratio has no bias; a smaller top_k costs less. "
+        f"With a very flat distribution, less likely tokens are never drawn{exact}"
     )
 
 
@@ -180,7 +181,7 @@ def _keep_given_length(draft: Draft, given: set[str]) -> None:
     lengths = ("run.num_steps", "run.total_episodes", "run.total_epochs")
     for name in lengths if given.intersection(lengths) else ():
         if name not in given and draft.values.pop(name, None) is not None:
-            draft.notes.append(f"--set replaces the length of the run that the source says: {draft.origins[name]}")
+            draft.notes.append(f"--set replaces the length of the run in the source: {draft.origins[name]}")
 
 
 def _drop_answered(draft: Draft, answered: set[str]) -> None:

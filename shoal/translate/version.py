@@ -23,7 +23,7 @@ class Version:
 
     @property
     def suffix(self) -> str:
-        """The end of the words "open-instruct's default"; empty for the version of Shoal's table."""
+        """The text after "open-instruct's default", such as " in 2026-02"; empty for the version of Shoal's table."""
         if self.checkout is not None:
             return " in the checkout"
         return f" in {self.month}" if self.month else ""
@@ -36,34 +36,34 @@ CURRENT = Version()
 def choose_version(system: System, *, as_of: str = "", checkout: Path | None = None) -> Version:
     """Returns the version that `--as-of` or `--checkout` names.
 
-    Raises `InvalidArgument` for both, for a month whose defaults are unknown, and for a folder that is not a checkout.
+    Raises `InvalidArgument` if both are given, if the month's defaults are unknown, or if the folder is no checkout.
     """
     if as_of and checkout is not None:
         raise InvalidArgument("--as-of and --checkout both decide the defaults: give one of them")
     if checkout is not None:
         if system.read_checkout is None:
-            raise InvalidArgument(f"--checkout: Shoal reads nothing from a checkout of {system.name}")
+            raise InvalidArgument(f"--checkout: Shoal reads nothing from a checkout of {system.name}: leave it out")
         return Version(checkout=system.read_checkout(checkout))
     if as_of and not system.defaults_as_of:
         raise InvalidArgument(
-            f"--as-of {as_of}: Shoal knows the defaults of {system.name} of one version alone: leave it out, and write "
-            "fields with another default into the source"
+            f"--as-of {as_of}: Shoal knows only one version of {system.name}: leave out --as-of, and write into the "
+            "source each field whose default was different"
         )
     if as_of and as_of not in system.defaults_as_of:
-        known = " and ".join(system.defaults_as_of)
-        other = "; for another one, check out that version, and give --checkout DIR" if system.read_checkout else ""
-        raise InvalidArgument(f"--as-of {as_of}: the defaults of {system.name} are known for {known}{other}")
+        known = " or ".join(system.defaults_as_of)
+        other = "; for another month, check out that version, and give --checkout DIR" if system.read_checkout else ""
+        raise InvalidArgument(f"--as-of {as_of} is unknown for {system.name}: give {known}{other}")
     return Version(month=as_of)
 
 
 def implied_version(system: System, version: Version, settings: Settings) -> Version:
-    """Returns the version to assume. Fields that only an old version has imply it, if none is chosen."""
+    """Returns the chosen version. If none is chosen, fields that only an old version has imply that version."""
     months = [month for name, month in system.last_month_of.items() if name in settings.values]
     return Version(month=months[0]) if months and version == CURRENT else version
 
 
 def with_defaults(system: System, version: Version, settings: Settings) -> tuple[System, Settings]:
-    """Returns the system with the version's defaults. A default that Shoal refuses counts as a setting."""
+    """Returns the system with the version's defaults. A default that Shoal may refuse is added to the settings."""
     defaults = system.defaults_as_of.get(version.month, {})
     settings = replace(settings, values=dict(settings.values), notes=list(settings.notes))
     if version.checkout is not None:

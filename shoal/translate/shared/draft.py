@@ -49,7 +49,7 @@ class Draft:
     """The state of a translation."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """The value of every field of Shoal that the source decides, also by a default, by dotted name."""
+    """The value of each field of Shoal that the source decides, explicitly or by a default. Keys are dotted names."""
     origins: dict[str, str] = field(default_factory=dict)
     """The setting of the source that decides a field, by the field's dotted name."""
     explicit: set[str] = field(default_factory=set)
@@ -97,7 +97,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The parts of a system's source to which its configurations refer."""
+    """The parts of a system's own code to which its configurations refer."""
 
     folder: Path
     defaults: Mapping[str, Any]
@@ -139,7 +139,7 @@ class Source:
         checkout: Checkout | None = None,
         functions: Mapping[str, OwnFunction] = MappingProxyType({}),
     ) -> None:
-        """`since` names the version whose defaults the table has, for example "open-instruct's default in 2026-02"."""
+        """`since` describes the version whose defaults the table has, for example " in 2026-02"."""
         self.checkout = checkout
         self.functions = functions
         """Functions of the source's own files, by their placeholder in a field's value."""
@@ -175,9 +175,9 @@ class Source:
                 return
             is_needed = row.default is not None and row.kind not in ("table", "any") and row.convert is None
             if value is None and is_needed and None not in row.accepts:
-                raise Unfit(f"the value is missing; leave the setting out for its default, {_shown(row.default)}")
+                raise Unfit(f"the value is missing; give one, or leave the setting out to use {_shown(row.default)}")
             if name in self._values:
-                self._draft.notes.append(f"{spelled} and {self._spelled[name]} are one field: {spelled} is used")
+                self._draft.notes.append(f"{spelled} and {self._spelled[name]} name one field: {spelled} is used")
             self._values[name] = value
         except Unfit as error:
             self._failed.add(name)
@@ -196,10 +196,10 @@ class Source:
         if name in self._values:
             return  # An alias of the field has a value.
         if row is not None and row.fate is Fate.IGNORED:
-            self._draft.notes.append(f"{spelled} {reason}; it changes nothing here: {row.why}")
+            self._draft.notes.append(f"{spelled} {reason}; the field changes nothing here: {row.why}")
             return
         if row is not None and row.to and all(target.startswith(_PLACEMENT) for target in row.to):
-            self._draft.notes.append(f"{spelled} {reason}; {' and '.join(row.to)} decides it here")
+            self._draft.notes.append(f"{spelled} {reason}; set {' and '.join(row.to)} if the default does not fit")
             return
         cure = row.to[0] if row is not None and len(row.to) == 1 else ""
         if cure:
@@ -219,7 +219,7 @@ class Source:
         return {self._spelled[name] for name in self._values}
 
     def note_unused(self, *names: str, why: str) -> None:
-        """Notes each of the fields that the source sets without effect, with the reason."""
+        """Notes each of the named fields that the source sets. `why` is the reason why the field has no effect."""
         for name in names:
             if self.is_set(name):
                 spelled = self._spelled[name]
@@ -239,7 +239,7 @@ class Source:
         return self._spelled.get(name, name)
 
     def sort(self) -> None:
-        """Copies the fields that map without other fields. Notes, accepts or refuses all other fields."""
+        """Copies each field that alone decides a field of Shoal. Notes, accepts or refuses the unmapped fields."""
         for row in self._fields.values():
             if row.name in self._failed:
                 self._used.add(row.name)

@@ -33,7 +33,7 @@ class Fate(StrEnum):
     ACCEPTED = "accepted"
     """The accepted values of the field match Shoal's behavior; other values are refused."""
     OUTSIDE = "outside"
-    """Shoal does not have the field, but training is the same without it, so its refusal blocks no other field."""
+    """Shoal does not have the field, but training is the same without it, so its refusal blocks nothing."""
     NOT_YET = "not yet available"
     """Like ACCEPTED, but refused values will be possible later."""
     REFUSED = "refused"
@@ -68,8 +68,8 @@ class Field:
 
 
 _PLAYED = (
-    "tools and environments that are code cannot be translated: declare them (docs/environments.md) with --set "
-    "environments=..., and name them in data.sources"
+    "Shoal cannot translate tools and environments that are code: declare them with --set environments=... "
+    "(docs/environments.md), and name them in data.sources"
 )
 
 
@@ -112,12 +112,12 @@ def ignored(name: str, why: str, *, aliases: Sequence[str] = ()) -> Field:
 
 
 def accepted(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = ()) -> Field:
-    """Returns a row of which only the default and the accepted values match Shoal's behavior."""
+    """Returns a row whose default and accepted values match Shoal's behavior. Other values are refused."""
     return Field(name, kind, default, Fate.ACCEPTED, accepts=(*accepts, default), why=why)
 
 
 def outside(name: str, kind: Kind, default: Any, why: str, *, accepts: Sequence[Any] = (None, False)) -> Field:
-    """Returns a row for a feature outside of training that Shoal does not have."""
+    """Returns a row for a feature that Shoal does not have, and without which training is the same."""
     return Field(name, kind, default, Fate.OUTSIDE, accepts=tuple(accepts), why=why)
 
 
@@ -156,17 +156,17 @@ def not_yet(
 
 
 def rows(*described: Field) -> list[Field]:
-    """Returns the rows of a table. A row with several names, which spaces separate, becomes a row for each name."""
+    """Returns the rows of a table. A row whose name has several words becomes a row for each word."""
     return [replace(row, name=name) for row in described for name in row.name.split()]
 
 
 def each(row: Field, names: str) -> list[Field]:
-    """Returns a row like this one for each of the names, which spaces separate. Its own name is their common prefix."""
+    """Returns a copy of `row` for each word in `names`. The name of a copy is `row.name` followed by the word."""
     return [replace(row, name=f"{row.name}{name}") for name in names.split()]
 
 
 def read_value(kind: Kind, raw: Any) -> Any:
-    """Reads the text of a command line, or the typed value of a file. Raises `Unfit`, which names the expected form."""
+    """Converts a text of a command line, or a typed value of a file. Raises `Unfit`, which says what is expected."""
     if isinstance(raw, str) and raw.strip().lower() in ("none", "null", "~", ""):
         raw = None if kind != "text" or raw else ""
     if raw is None or kind == "any":
@@ -228,7 +228,7 @@ def text_list(value: Any) -> list[str]:
     """Converts one text, several texts or None to a list. Unlike the kind "texts", it does not split a text."""
     texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in texts):
-        raise Unfit("texts are expected")
+        raise Unfit("a text or a list of texts is expected")
     return list(texts)
 
 
@@ -238,11 +238,11 @@ def kept(*values: Any) -> Callable[[Any], Any]:
 
 
 def choice(options: dict[Any, Any]) -> Callable[[Any], Any]:
-    """Returns a conversion by a table of values."""
+    """Returns a conversion that looks up the value in `options`. It raises `Unfit` for any other value."""
 
     def convert(value: Any) -> Any:
         if value not in options:
-            raise Unfit(f"known here: {', '.join(map(str, options))}")
+            raise Unfit(f"Shoal supports only {', '.join(map(str, options))}")
         return options[value]
 
     return convert

@@ -1,4 +1,4 @@
-"""Setters of Shoal's fields that several peers share."""
+"""Sets fields of Shoal in a way that several peers share."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -53,18 +53,18 @@ def data_table(name: str) -> dict[str, Any]:
 
 
 def set_context(source: Source, draft: Draft, name: str, tokens: int, shown: str) -> None:
-    """Sets the engine's context from a field, unless it would cut completions off before their own limit in tokens."""
+    """Sets the engine's context to the value of a field. Notes a value below `tokens`, and does not use it."""
     fits = tokens <= source[name]
     draft.set("generator.max_model_len", source[name] if fits else None, source.origin(name))
     if not fits:
         draft.notes.append(
-            f"{source.origin(name).text} would cut off completions before {shown}; here they have their whole length: "
-            "sampling.max_completion_tokens shortens them"
+            f"{source.origin(name).text} is less than {shown} and would cut off completions, so Shoal does not use it; "
+            "to shorten completions, set sampling.max_completion_tokens"
         )
 
 
 def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str] | None) -> None:
-    """Turns on the listed trackers. Refuses trackers that Shoal does not have, without blocking."""
+    """Turns on the listed trackers. Refuses trackers that Shoal does not have, but does not block the translation."""
     for tracker in (item.strip("'\" ").lower() for item in trackers or ()):
         if tracker in ("wandb", "all"):
             draft.set("tracking.wandb", "online", source.origin(name))
@@ -73,7 +73,7 @@ def set_trackers(source: Source, draft: Draft, name: str, trackers: Sequence[str
         if tracker == "trackio":
             draft.set("tracking.trackio", True, source.origin(name))
         if tracker not in ("wandb", "tensorboard", "trackio", "all", *_NOTHING):
-            reason = "metrics go to metrics.jsonl, TensorBoard, W&B and trackio; training is the same without it"
+            reason = "Shoal supports only TensorBoard, W&B and trackio; training is the same without this tracker"
             draft.refuse(name, tracker, reason, blocks=False)
 
 
@@ -107,7 +107,7 @@ def set_lora(
     if not targets:
         draft.notes.append(
             f"learner.lora.target_modules: {' and '.join(names)} are peft's default for Llama, Qwen, Mistral and "
-            "Gemma; give another model's with --set"
+            "Gemma; for another model, name its layers with --set"
         )
     table: dict[str, Any] = {"rank": rank, "alpha": int(alpha), "dropout": dropout, "target_modules": names}
     if set(names) == set(LAYERS):
@@ -130,16 +130,16 @@ def set_scheduler(
     known = get_args(Scheduler)
     if name not in known:
         reason = REFUSED_SCHEDULERS.get(name, "transformers has no such scheduler")
-        draft.refuse(field, name, f"{reason}; known are {', '.join(known)}", cure="learner.lr_scheduler")
+        draft.refuse(field, name, f"{reason}; choose one of {', '.join(known)}", cure="learner.lr_scheduler")
         return
     draft.set("learner.lr_scheduler", name, origin)
     settings = ({"lr_end": _END} if name == "polynomial" else {}) | dict(options or {})
     for option, value in settings.items():
         if option not in _OPTIONS:
-            draft.refuse(field, option, f"this option of {name} has no counterpart; known are {', '.join(_OPTIONS)}")
+            draft.refuse(field, option, f"this option has no counterpart; Shoal supports only {', '.join(_OPTIONS)}")
         elif option not in _RATES:
             draft.set(f"learner.{_OPTIONS[option]}", value, origin)
         elif isinstance(value, int | float) and value < learning_rate:
             draft.set(f"learner.{_OPTIONS[option]}", value / learning_rate, origin)
         else:
-            draft.refuse(field, value, f"{option} must be a rate below the peak ({learning_rate:g})")
+            draft.refuse(field, value, f"{option} must be a learning rate below the peak ({learning_rate:g})")

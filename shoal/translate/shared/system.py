@@ -38,7 +38,7 @@ class System:
     positional_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The names of the positional parameters of each call."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Keywords of `calls` that are calls themselves, with the setting names of their keywords."""
+    """Keywords of `calls` whose value is another call, each with the keywords of that call that are renamed."""
     piecewise: tuple[str, ...] = ()
     """Tables whose settings `compose` judges one by one if they cannot be read from a Python file."""
     functions: tuple[str, ...] = ()

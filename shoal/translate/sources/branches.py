@@ -62,7 +62,7 @@ class Branches:
             self._open.pop()
 
     def enter(self, command: Sequence[str], ended_by: str, *, is_known: bool) -> bool | None:
-        """Returns whether a command runs; None if only a shell could know. The operator `ended_by` follows it."""
+        """Returns whether a command runs; None if only a shell could know. `ended_by` is the operator after it."""
         if self._open and self._open[-1].is_case and self._reads_pattern(self._open[-1], command, ended_by):
             return False
         gate, runs = self._gate, self._gate

@@ -33,9 +33,9 @@ class Datasets:
         self._functions = {node.name: node for node in functions if names.count(node.name) == 1}
 
     def read(self, node: ast.expr) -> dict[str, Any] | Unread:
-        """Returns the data set of an expression: `dataset`, `dataset_config` and `split`, or `path`; under `changes`
-        the file's changes of the rows, each with its line. Returns `Unread`, with the expression where the search
-        ended, if no call of `load_dataset` gives the data set."""
+        """Returns the data set of an expression, with the keys `dataset`, `dataset_config` and `split`, or `path`. The
+        key `changes` lists each change that the file makes to the rows, with its line. Returns `Unread`, with the
+        expression at which the search ended, if no call of `load_dataset` gives the data set."""
         found = self._read(node, _Scope(), _MAX_DEPTH)
         if isinstance(found, dict) and isinstance(found.get("path"), dict):
             return Unread(f"{ast.unparse(node)}, which has several splits")

@@ -67,9 +67,9 @@ def _evaluate(node: ast.expr) -> int:
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = -_evaluate(node.operand)
     else:
-        raise ValueError("not arithmetic")
+        raise ValueError("the expression is not arithmetic")
     if abs(value) > _MAX_NUMBER:
-        raise ValueError("no number of a shell")
+        raise ValueError("the number is too large for a shell")
     return value
 
 
@@ -91,7 +91,7 @@ def folder_named(command: str, script_folder: str) -> str | None:
 
 
 def probed(command: str) -> str | None:
-    """Returns the word that a probe prints on a machine without its hardware; None for other commands."""
+    """Returns the word that a hardware probe prints on a machine without the hardware; None for other commands."""
     match = _PROBE.search(command)
     return match[1] if match else None
 

@@ -1,4 +1,4 @@
-"""Functions of a Python file that a setting names, which a reward service can load from the file."""
+"""Finds the functions of a Python file that a setting names, so that a reward service can load them."""
 
 import ast
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def own_function(tree: ast.Module, name: str, path: Path) -> OwnFunction | None:
     found = _own(tree, name, path)
     if found is None or found.problem or Path(found.file).suffix == ".py":
         return found
-    return replace(found, problem=f"stands in {Path(found.file).name}: move it to a .py file")
+    return replace(found, problem=f"is defined in {Path(found.file).name}: move it to a .py file")
 
 
 def _own(tree: ast.Module, name: str, path: Path, num_files: int = 1) -> OwnFunction | None:
@@ -39,7 +39,7 @@ def _own(tree: ast.Module, name: str, path: Path, num_files: int = 1) -> OwnFunc
             return _own_of_file(file, alias, num_files + 1) if is_near else None
     inner = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     if any(node.name == name for node in inner):
-        return OwnFunction(name, str(path.absolute()), (), problem="is defined inside another function: move it out")
+        return OwnFunction(name, str(path.absolute()), (), problem="is inside another function: move it to top level")
     return None
 
 
@@ -79,7 +79,7 @@ def _described(tree: ast.Module, node: ast.FunctionDef | ast.AsyncFunctionDef, n
         required=tuple(required),
         optional=tuple(each for each in parameters if each not in (*required, *_NO_COLUMNS)),
         takes_messages=_reads_contents(tree, node),
-        problem=f"needs {theirs[0]}, which only TRL's trainer has: write it without" if theirs else "",
+        problem=f"needs {theirs[0]}, which only TRL's trainer has: remove the parameter" if theirs else "",
     )
 
 

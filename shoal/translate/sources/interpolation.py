@@ -25,7 +25,7 @@ class References:
     def resolved(self, value: Any, path: tuple[str, ...] = ()) -> Any:
         """Returns a value with its references replaced, even inside tables and lists. Unknown references stay.
 
-        Raises `InvalidArgument` for references that double with each step.
+        Raises `InvalidArgument` if the texts grow too long, because references double with each step.
         """
         if isinstance(value, Mapping):
             return {key: self.resolved(item, path) for key, item in value.items()}
@@ -35,7 +35,7 @@ class References:
             return value
         self._num_chars += len(value)
         if self._num_chars > _MAX_CHARS:
-            raise InvalidArgument(f"the references of the file (${{...}}) come to more than {_MAX_CHARS} characters")
+            raise InvalidArgument(f"the references (${{...}}) expand to more than {_MAX_CHARS} characters: use fewer")
         if whole := _REFERENCE.fullmatch(value):
             target = self._target(whole[1], path)
             return value if target is _MISSING else target
@@ -71,7 +71,7 @@ def _walk(values: Any, name: str) -> Any:
 
 
 def scalar(text: str) -> Any:
-    """Returns the value of a text as YAML, or the text itself if the text is no YAML."""
+    """Returns the value of a text as YAML, or the text itself if it is not valid YAML."""
     try:
         return parse_yaml(text)
     except ValueError:

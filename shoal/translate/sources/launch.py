@@ -29,7 +29,7 @@ class Launch:
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment: the script's assignments, and the launcher's `--env NAME=VALUE`."""
     exported: tuple[str, ...] = ()
-    """Environment variables that only the trainer uses, and no word of the script."""
+    """Environment variables that no word of the script uses, so that only the trainer may read them."""
 
 
 def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -> Launch:
@@ -48,15 +48,15 @@ def read_launch(text: str, programs: Sequence[re.Pattern[str]], *, path: Path) -
         known = " or ".join(pattern.pattern for pattern in programs)
         words = [word.text for command in script.commands for word in command]
         inner = [word for word in words if word.endswith(".sh") and not word.startswith("-")]
-        other = f"; if {inner[0]} does, translate that, with these flags after it" if inner else ""
-        raise InvalidArgument(f"{path} starts no known trainer: none of its words matches {known}{other}")
+        other = f"if {inner[0]} does, translate it, with these flags after it" if inner else "give the script that does"
+        raise InvalidArgument(f"{path} starts no known trainer: none of its words matches {known}; {other}")
     # A script that resumes its run changes only the length.
     if len({_without_length(launch.arguments) for launch in launches}) > 1:
         reason = f"starts {len(launches)} trainers with different settings; give a script that starts one"
         raise InvalidArgument(f"{path} {reason}")
     last = launches[-1]
     if any(launch.arguments != last.arguments for launch in launches):
-        last = replace(last, notes=("the script runs the trainer again for longer: the last length counts",))
+        last = replace(last, notes=("the script starts the trainer again with another length: the last one is used",))
     guesses = [f"{name} = {value}" for name, value in script.guesses.items() if name in script.used]
     assigned = {name: word.text for name, word in script.variables.items() if not word.unknown}
     given = dict(word.partition("=")[::2] for flag, word in pairwise(last.launcher) if flag == "--env")
@@ -106,8 +106,8 @@ def _unquoted(text: str) -> str:
 
 
 def read_flags(words: Sequence[Word], *, known: Sequence[str], flags: Sequence[str]) -> Settings:
-    """Reads `--name value...`, `--name=value` and `--name` as argparse does, and `name=value` before these, as in the
-    call of a configuration class. The last of several values counts.
+    """Reads `--name value...`, `--name=value` and `--name` as argparse does. Before these, it also reads `name=value`,
+    as in the call of a configuration class. If a name is given several times, the last value counts.
 
     A name may be shortened to a prefix of a single known name. Names in `flags` may have the form `--no_name`, which
     means `--name false`. Raises `InvalidArgument` for a word that belongs to no name.

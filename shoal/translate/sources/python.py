@@ -27,15 +27,15 @@ def notebook_code(text: str, path: Path) -> str:
         sources = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
         lines = [line for source in sources for line in "".join(source).splitlines()]
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidArgument(f"{path} cannot be read as a notebook: {error!r}") from None
+        raise InvalidArgument(f"{path} is not a notebook, which is JSON with a list `cells`: {error!r}") from None
     return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in lines)
 
 
 def read_calls(system: System, text: str, path: Path, settings: Settings) -> None:
     """Adds the keywords of the calls that contain the system's settings, without running anything.
 
-    A file that parses its command line gives only the settings that it assigns itself and those of other calls. Raises
-    `InvalidArgument` for a file without settings and command line, and for a file with several calls of one class.
+    If a file parses its command line, only its assignments and its `calls_beside` are read. Raises `InvalidArgument`
+    for a file that has no settings and parses no command line, and for a file that calls one class several times.
     """
     try:
         tree = parse_python(text)
@@ -49,16 +49,16 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
     if not found and not parsed:
         raise InvalidArgument(_why_none(system, calls, path))
     if len(by_class) != len(set(by_class)):
-        raise InvalidArgument(f"{path} calls {by_class[0]} {len(found)} times; give a file with one call")
+        raise InvalidArgument(f"{path} calls {by_class[0]} {len(found)} times; give a file that calls it once")
     if parsed:
         settings.notes.append(
-            f"{path.name} takes its settings from the command line: give its flags after the file; without a flag "
-            f"{system.name}'s default is used"
+            f"{path.name} takes its settings from the command line: give its flags after the file; for each flag that "
+            f"is missing, {system.name}'s default is used"
         )
     file = _File(system, tree, path, values, settings, parsed)
     for node in found:
         if any(keyword.arg is None for keyword in node.keywords):
-            raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read without running the file")
+            raise InvalidArgument(f"{path} line {node.lineno}: **settings cannot be read: write the keywords out")
         for keyword in node.keywords:
             file.read_keyword(keyword)
     # Models that are loaded after the trainer only try the trained model.
@@ -70,8 +70,8 @@ def read_calls(system: System, text: str, path: Path, settings: Settings) -> Non
     others = sorted({name for node in calls if _OTHER_TRAINER.search(name := called(node.func))})
     if others:
         settings.notes.append(
-            f"{' and '.join(others)} in {path.name} trains the model by other means: what happens before GRPO is not "
-            "part of the run; for its result, give the model that it saves with --set model.path=..."
+            f"{' and '.join(others)} in {path.name} trains the model by another method, which is not part of the run; "
+            "to begin with its result, save that model, and give its path with --set model.path=..."
         )
 
 
@@ -79,7 +79,7 @@ def _why_none(system: System, calls: list[ast.Call], path: Path) -> str:
     for name in (called(node.func) for node in calls):
         if name in system.refused_calls:
             return f"{path}: {name} is not translated: {system.refused_calls[name]}"
-    return f"{path} contains no call of {' or '.join(system.calls)}"
+    return f"{path} contains no call of {' or '.join(system.calls)}: give the file with the settings"
 
 
 def _parsed_names(tree: ast.Module, calls: list[ast.Call], system: System) -> set[str]:
@@ -165,7 +165,7 @@ class _File:
         if isinstance(value, dict) and name not in self.system.piecewise:
             unread = next((item for item in value.values() if isinstance(item, Unread)), None)
         if unread is not None and self.values.depends(node, self.parsed):
-            self.settings.notes.append(f"{name} = {unread.text} follows the command line")
+            self.settings.notes.append(f"{name} = {unread.text} depends on the command line: give its flags")
         elif unread is None:
             self.settings.take({name: value})
         else:

@@ -59,19 +59,19 @@ def _read_script(system: System, text: str, path: Path, settings: Settings) -> N
     settings.notes += launch.notes
     if exported := [name for name in launch.exported if name not in system.environment]:
         settings.notes.append(
-            f"variables of the environment are left out ({', '.join(exported)}): what {system.name} reads from them is "
-            "decided by settings here; the services inherit what is exported where they start"
+            f"environment variables are left out ({', '.join(exported)}): settings of Shoal replace what {system.name} "
+            "reads from them; services inherit the variables of the shell that starts them"
         )
     for guess in launch.guesses:
         settings.notes.append(f"{guess} depends on a test that only a run of the script could decide: check the value")
     if "mock_data" in launch.program:
-        settings.notes.append(f"{launch.program} trains on random data; here the data are those that the settings name")
+        settings.notes.append(f"{launch.program} trains on random data; Shoal trains on the data in the settings")
     if system.trainer and Path(launch.program).suffix == ".py":
         _read_program(system, launch.program, path, settings)
     elif launch.program.endswith("grpo.py"):
         settings.notes.append(
-            "grpo.py trains with OLMo-core and FSDP; the learner here is DeepSpeed's, with learner.zero_stage; "
-            "schedules are those of grpo_fast.py, whose cosine ends at 0"
+            "grpo.py trains with OLMo-core and FSDP; Shoal's learner uses DeepSpeed (learner.zero_stage) and the "
+            "learning rate schedules of grpo_fast.py, whose cosine ends at 0"
         )
     words = list(launch.arguments)
     # A program may take a file of settings before its flags.
@@ -87,8 +87,8 @@ def _read_program(system: System, program: str, path: Path, settings: Settings) 
         _read_file(system, found, settings)
     elif not re.search(r"(^|/)trl/scripts/grpo\.py$", program):
         settings.notes.append(
-            f"{program} is not near {path.name}, so it is not read: reward functions, tools and settings of its "
-            "own are missing here; translate that file, with these flags after it"
+            f"{program} is not in the folder of {path.name} or above it, so its own reward functions, tools and "
+            f"settings are missing: translate {program} itself, with these flags after it"
         )
 
 
@@ -168,12 +168,12 @@ def _read_values(system: System, values: Mapping[str, Any], settings: Settings) 
     whole = references.resolved(values)
     flat = dict(_flat(whole, system.wholes)) if system.is_nested else dict(whole)
     if classes := [name for name in flat if name.rpartition(".")[2] == "_target_"]:
-        settings.notes.append(f"_target_ names {len(classes)} classes; only the settings beside it are read")
+        settings.notes.append(f"_target_ names {len(classes)} classes, which Shoal does not use")
         flat = {name: value for name, value in flat.items() if name not in classes}
     for name, value in flat.items():
         is_preset = isinstance(value, str) and system.presets is not None and system.presets.search(value)
         if name in references.names and not system.knows(name):
-            settings.notes.append(f"{name} is a variable of the file: its value is read where it is used")
+            settings.notes.append(f"{name} is a variable of the file: its value is used where others refer to it")
         elif isinstance(value, str) and "${" in value and not is_preset:
             settings.unset[name] = f"has no value: the file does not define {value}"
         else:

@@ -21,7 +21,7 @@ class Settings:
     """Fields whose value cannot be read, each with the reason."""
 
     def miss(self, name: str, reason: str) -> None:
-        """Removes a setting, and all below it, whose last value cannot be read."""
+        """Removes a setting whose value cannot be read, and all settings below it. Records the reason."""
         for each in [each for each in self.values if f"{each}.".startswith(f"{name}.")]:
             del self.values[each]
         self.unset[name] = reason
@@ -30,7 +30,7 @@ class Settings:
         """Adds settings. A later setting replaces an earlier one."""
         for name, value in values.items():
             if self.fixed.get(name, value) != value:
-                self.notes.append(f"{name} = {value} changes nothing: the file assigns {self.fixed[name]}")
+                self.notes.append(f"{name} = {value} changes nothing: the file later assigns {self.fixed[name]}")
                 continue
             self.values[name] = value
             self.unset.pop(name, None)

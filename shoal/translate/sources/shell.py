@@ -259,8 +259,8 @@ class _Reader:
             word = Word("".join(self._parts), tuple(dict.fromkeys(self._unknown)))
             if len(word.text) > _MAX_WORD_CHARS or len(self._words) > _MAX_WORDS:
                 raise InvalidArgument(
-                    f"the script makes a word of more than {_MAX_WORD_CHARS} characters, or a command of more than "
-                    f"{_MAX_WORDS} words: give one whose variables stay shorter"
+                    f"a word of the script has more than {_MAX_WORD_CHARS} characters, or a command more than "
+                    f"{_MAX_WORDS} words: give a script whose variables stay shorter"
                 )
             # bash drops a word that is only an unset variable. Keep it here to name the variable.
             if not self._is_target:
@@ -296,7 +296,7 @@ class _Reader:
         if len(words) >= 3 and words[0].text == "for" and words[2].text == "in":
             # A loop over one value is an assignment; over several, the value is unknown.
             values = words[3:]
-            several = Word("", (f"${words[1].text}, one of {len(values)} values of a loop",))
+            several = Word("", (f"${words[1].text} (one of {len(values)} values of a loop)",))
             self._script.variables[words[1].text] = values[0] if len(values) == 1 else several
             words = []
         self._script.take(words, exports=exports, is_guess=runs is None)

@@ -108,7 +108,7 @@ class Values(ast.NodeVisitor):
         return node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
 
     def call(self, node: ast.expr) -> ast.Call | None:
-        """Returns the call in an expression, or in the value of a name; None if the call spreads a table."""
+        """Returns the call that an expression is or names; None if it is no call, or a call with `**table`."""
         node = self._follow(node, (ast.Call,))
         return node if isinstance(node, ast.Call) and all(keyword.arg for keyword in node.keywords) else None
 
@@ -139,7 +139,7 @@ class Values(ast.NodeVisitor):
         return known[-1].value if known and is_certain else None
 
     def generic_visit(self, node: ast.AST) -> Unread:
-        """Returns any other expression unread."""
+        """Returns `Unread` for an expression that no other method reads."""
         return Unread(ast.unparse(node))
 
     def visit_Constant(self, node: ast.Constant) -> Any:
@@ -224,7 +224,7 @@ class Values(ast.NodeVisitor):
 
 
 def called(node: ast.AST) -> str:
-    """Returns the last part of a function's or module's name."""
+    """Returns the last part of a dotted name; empty for an expression that is no name."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
