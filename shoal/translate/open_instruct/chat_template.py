@@ -21,8 +21,8 @@ _IN_OUR_WORDS = ("tulu_r1", "r1_zero", "r1_zero_plain", "r1_zero_boxed", "answer
 """Templates whose instructions have another wording in Shoal."""
 
 _OLMO = (
-    "begins every prompt with a system message by Ai2, which only its own models were trained with: leave it out if "
-    "the model's tokenizer has that template"
+    "Shoal lacks this template, since it begins every prompt with a system message that only Ai2's models know: leave "
+    "chat_template_name out if the model's tokenizer has this template"
 )
 _WITHOUT_ONE = {
     **dict.fromkeys(
@@ -36,16 +36,16 @@ _WITHOUT_ONE = {
         ),
         _OLMO,
     ),
-    "assistant_message_only": "writes only the messages of the assistant, so a prompt has no question",
-    "qwen_instruct_user_boxed_math": "Shoal does not know its instruction: leave it out if the data have one",
-    "r1_simple_chat_postpend_think_tool_vllm": "Shoal does not know its instruction, which says how tools are called: "
-    "leave it out if the data say that",
+    "assistant_message_only": "this template writes only the assistant's messages, so a prompt would have no question",
+    "qwen_instruct_user_boxed_math": "Shoal does not know its instruction: leave the field out if the data have one",
+    "r1_simple_chat_postpend_think_tool_vllm": "Shoal does not know the template's instruction, which says how to call "
+    "tools: leave chat_template_name out if the data say it",
 }
 """Other names that open-instruct knows, with the reason why Shoal has no such template."""
 
 _FIELD = "model.chat_template"
-_CURE = f"give its Jinja text, or the path of a file with it: --set {_FIELD}=..."
-_WITH_CHECKOUT = "give --checkout DIR, a clone of open-instruct, whose own template is then used"
+_CURE = f"give the template's Jinja text, or the path of a file with it, by --set {_FIELD}=..."
+_WITH_CHECKOUT = "give a clone of open-instruct by --checkout DIR, to use its template"
 
 
 def set_chat_template(source: Source, draft: Draft) -> None:
@@ -53,7 +53,7 @@ def set_chat_template(source: Source, draft: Draft) -> None:
     name, add_bos = source["chat_template_name"], source["add_bos"]
     if not name:
         if add_bos:
-            reason = f"puts bos_token before the tokenizer's own chat template, whose text is unknown here: {_CURE}"
+            reason = f"puts bos_token before the tokenizer's own chat template, and its text is unknown here: {_CURE}"
             draft.refuse("add_bos", True, reason, cure=_FIELD)
         return
     if source.checkout is not None:
@@ -65,16 +65,16 @@ def set_chat_template(source: Source, draft: Draft) -> None:
             f"{_WITHOUT_ONE[name]}; or {_WITH_CHECKOUT}; or {_CURE}"
             if name in _WITHOUT_ONE
             else (
-                "Shoal knows no such template; for a name that open-instruct does not know, it silently uses the "
-                f"tokenizer's own: {_WITH_CHECKOUT}; or leave it out; or {_CURE}"
+                "Shoal knows no such template (for an unknown name, open-instruct silently uses the tokenizer's own): "
+                f"{_WITH_CHECKOUT}; or leave chat_template_name out; or {_CURE}"
             )
         )
         draft.refuse("chat_template_name", name, reason, cure=_FIELD)
         return
     if ours in _IN_OUR_WORDS:
         draft.notes.append(
-            f"chat_template_name = {name}: same turns and same beginning of the answer; the instruction has Shoal's "
-            "own wording; --checkout takes open-instruct's"
+            f"chat_template_name = {name}: Shoal's template writes the same turns and begins the answer alike, "
+            "but words the instruction differently; --checkout uses open-instruct's template"
         )
     _set(ours, template_text(ours), source, draft)
 
@@ -84,7 +84,7 @@ def _set_from_checkout(name: str, checkout: Checkout, source: Source, draft: Dra
     if text := checkout.chat_templates.get(name):
         _set(text, text, source, draft)
     elif name in checkout.chat_templates:
-        draft.refuse("chat_template_name", name, f"the checkout computes it when it runs: {_CURE}", cure=_FIELD)
+        draft.refuse("chat_template_name", name, f"the checkout computes its text in a run: {_CURE}", cure=_FIELD)
     elif source["add_bos"]:
         draft.refuse("add_bos", True, f"the checkout has no chat template {name!r}: {_CURE}", cure=_FIELD)
     else:

@@ -19,7 +19,7 @@ _UNKNOWN = object()
 
 
 def read_checkout(folder: Path) -> Checkout:
-    """Reads a checkout. Raises `InvalidArgument` for a folder that is not a checkout, and for code in another form."""
+    """Reads a checkout. Raises `InvalidArgument` if the folder is no checkout, or if its code has an unknown form."""
     package = folder / _PACKAGE
     if not (package / _TRAINER).is_file():
         raise InvalidArgument(
@@ -71,7 +71,7 @@ def _defaults(package: Path) -> dict[str, Any]:
         for item in call.args[0].elts
     ]
     if not classes:
-        raise InvalidArgument(f"--checkout: {package / _TRAINER} has no argument parser over a tuple of classes")
+        raise InvalidArgument(f"--checkout: {package / _TRAINER} shows no defaults of flags: give another version")
     defaults = dict(field for node in classes for field in _fields(node, trainer))
     for call in calls:
         if called(call.func) == "set_defaults":
@@ -120,7 +120,7 @@ def _chat_templates(package: Path) -> dict[str, str | None]:
         if isinstance(value, ast.Dict) and any(called(target) == name for target in targets):
             pairs = zip(value.keys, value.values, strict=True)
             return {text: _text(item) for key, item in pairs if key is not None and (text := _text(key))}
-    raise InvalidArgument(f"--checkout: {package / file} has no dictionary {name}")
+    raise InvalidArgument(f"--checkout: {package / file} has no dictionary {name}: give another version")
 
 
 def _text(node: ast.expr) -> str | None:

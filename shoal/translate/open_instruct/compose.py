@@ -55,7 +55,7 @@ def _run(source: Source, draft: Draft) -> None:
     if source["active_sampling"]:
         draft.set("grpo.max_refills", _REFILLS, source.origin("active_sampling"))
         if not source["filter_zero_std_samples"]:
-            draft.refuse("active_sampling", True, "needs filter_zero_std_samples, whose dropped groups it replaces")
+            draft.refuse("active_sampling", True, "requires filter_zero_std_samples, which drops groups")
 
 
 def _pack(source: Source, draft: Draft) -> None:
@@ -89,11 +89,11 @@ def _schedule(source: Source, draft: Draft) -> None:
     total = num_steps(source, draft) * source["num_epochs"] * mini_batches
     warmup = int(total * ratio) if ratio > 0 else steps
     if ratio > 0:
-        source.note_unused("warm_up_steps", why="warmup_ratio decides, also in open-instruct")
+        source.note_unused("warm_up_steps", why="warmup_ratio takes precedence, as in open-instruct")
     if scheduler == "constant" and warmup:
         draft.notes.append(
-            f"warm-up of {warmup} optimizer steps: a constant schedule has no warm-up, also in grpo_fast.py; grpo.py "
-            f"has it: --set learner.lr_scheduler=constant_with_warmup --set learner.warmup_steps={warmup}"
+            f"the warm-up of {warmup} steps is left out: with a constant schedule grpo_fast.py has none; to warm up as "
+            f"grpo.py does, --set learner.lr_scheduler=constant_with_warmup --set learner.warmup_steps={warmup}"
         )
     elif warmup:
         names = ("warmup_ratio", "total_episodes") if ratio > 0 else ("warm_up_steps",)
@@ -107,12 +107,12 @@ def _weight_decay(source: Source, draft: Draft) -> None:
         source.copy("weight_decay", "learner.weight_decay")
         if decay:
             draft.set("learner.weight_decay_on_bias_and_norm", False, source.origin(flag))
-            draft.notes.append(f"{flag} = true: open-instruct then leaves biases and norms undecayed, as here")
+            draft.notes.append(f"{flag} = true: biases and norms have no weight decay, as in open-instruct")
         return
     draft.set("learner.weight_decay", _TORCH_DECAY, source.origin(flag))
     draft.notes.append(
-        f"{flag} = false: open-instruct then gives torch's AdamW no weight decay, which is {_TORCH_DECAY} for all "
-        f"parameters; weight_decay = {decay:g} changes nothing"
+        f"{flag} = false: open-instruct then leaves the weight decay of all parameters to torch's AdamW, whose default "
+        f"is {_TORCH_DECAY}; weight_decay = {decay:g} changes nothing"
     )
 
 
@@ -127,7 +127,7 @@ def _ranks(source: Source, draft: Draft) -> None:
         draft.set("generator.gpu_memory_utilization", _SHARED_GPU, source.origin("single_gpu_mode"))
         source.note_unused(
             "vllm_gpu_memory_utilization",
-            why=f"leaves the learner no part of the GPU; {_SHARED_GPU} is used: set generator.gpu_memory_utilization",
+            why=f"this leaves the learner no memory, so {_SHARED_GPU} is used: set generator.gpu_memory_utilization",
         )
     zpg, stage = source["deepspeed_zpg"], source["deepspeed_stage"]
     if stage == 3 and zpg > 1 and ranks > 1 and (source.is_set("deepspeed_zpg") or ranks % zpg == 0):
@@ -144,7 +144,7 @@ def _batches_per_rank(source: Source, draft: Draft, ranks: int) -> None:
         draft.set("grpo.groups_per_step", prompts * ranks, origin)
         draft.notes.append(
             f"local_rollout_batch_size = {prompts}: an earlier trainer counted prompts per rank; its defaults may "
-            "differ from those that are used: --checkout DIR of that version has them"
+            "differ from the defaults used here: to use them, give a clone of that version by --checkout DIR"
         )
     if completions is None:
         return
@@ -218,15 +218,15 @@ def _correction(source: Source, draft: Draft) -> None:
         ("rho_mask_upper_bound", mask_high, False),
     ):
         if is_on and bound and bound > 0 and (bound >= 1) == below:
-            draft.refuse(name, bound, f"must be {'below' if below else 'above'} 1, or 0 for none")
+            draft.refuse(name, bound, f"must be {'below' if below else 'above'} 1, or 0 for no bound")
     if not is_on:
         name = "use_rho_correction" if cap != 0 else "truncated_importance_sampling_ratio_cap"
         draft.set("correction.weight", "none", source.origin(name))
         return
     if source["use_vllm_logprobs"]:
         reason = (
-            "with the engine's log-probabilities as the ratio's baseline there is nothing to correct: set "
-            "use_rho_correction false, as open-instruct also requires"
+            "with the engine's log-probabilities as the ratio's baseline, there is nothing to correct: set "
+            "use_rho_correction to false, as open-instruct also requires"
         )
         draft.refuse("use_vllm_logprobs", True, reason)
         return
@@ -254,7 +254,7 @@ def _advantage(source: Source, draft: Draft) -> None:
         draft.set("advantage.std_ddof", 0, origin)
         draft.set("advantage.std_eps", 1e-8, origin)
     else:
-        draft.refuse("advantage_normalization_type", how, "known: centered and standard")
+        draft.refuse("advantage_normalization_type", how, "Shoal supports only centered and standard")
 
 
 def _checkpoints(source: Source, draft: Draft) -> None:
@@ -278,7 +278,7 @@ def _mirror(source: Source, draft: Draft) -> None:
     states, models = source["gs_checkpoint_state_dir"], source["gs_bucket_path"]
     name, url = ("gs_checkpoint_state_dir", states) if states else ("gs_bucket_path", models)
     if states:
-        source.note_unused("gs_bucket_path", why="gs_checkpoint_state_dir is the mirror")
+        source.note_unused("gs_bucket_path", why="gs_checkpoint_state_dir names the mirror instead")
     if url and not url.startswith("gs://"):
         draft.refuse(name, url, "must begin with gs://")
     elif url:

@@ -29,7 +29,7 @@ def num_steps(source: Source, draft: Draft) -> int:
 
 
 def compose_data(source: Source, draft: Draft, played: dict[str, str]) -> dict[str, Any]:
-    """Sets the sources of the training prompts. Returns their common settings, with their environment `played`."""
+    """Sets the sources of the training prompts. Returns the settings that all sources share, including `played`."""
     common: dict[str, Any] = dict(played)
     for name, ours, default in (
         ("ground_truths_key", "ground_truth_column", "ground_truth"),
@@ -54,15 +54,15 @@ def _system_prompt(name: str, source: Source, draft: Draft) -> str | None:
     for folder in [Path(), *([source.checkout.folder] if source.checkout else [])]:
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8").strip()  # As open-instruct reads it.
-    reason = "no such file here: give --checkout DIR, a clone of open-instruct, if it is one of its files"
-    draft.refuse("system_prompt_override_file", name, "no such file in the checkout" if source.checkout else reason)
+    reason = "the current folder has no such file: if it is a file of open-instruct, give a clone by --checkout DIR"
+    draft.refuse("system_prompt_override_file", name, "the checkout has no such file" if source.checkout else reason)
     return None
 
 
 def _sources(source: Source, draft: Draft, name: str, splits_name: str, common: dict[str, Any]) -> list[dict[str, Any]]:
     items, splits = source[name] or [], source[splits_name]
     if len(items) % 2:
-        draft.refuse(name, items, "must alternate names and amounts")
+        draft.refuse(name, items, "must alternate names of data sets and amounts")
         return []
     pairs = list(zip(items[::2], items[1::2], strict=True))
     if len(splits) == 2 * len(pairs):

@@ -1,6 +1,6 @@
-"""open-instruct's tool dr_agent_mcp: tools of DR Tulu's package, which asks an MCP server.
+"""Translates open-instruct's tool dr_agent_mcp: the tools of DR Tulu's package, which calls an MCP server.
 
-The package gives the server the policy's text and values of its own. It reads only the number of results from a call.
+The package sends the server the policy's text and its own settings. From a call it reads only the number of results.
 """
 
 from collections.abc import Sequence
@@ -22,28 +22,28 @@ _TOOLS = {
     "massive_serve": ("massive_serve_search", ["query"], "n_docs"),
     "browse_webpage": ("crawl4ai_docker_fetch_webpage_content", ["url"], ""),
 }
-"""By the name that the policy calls: the server's tool, the policy's arguments, and the parameter for their number."""
+"""By the name that the policy calls: the server's tool, the policy's arguments, and the parameter for `num_results`."""
 _WITH_ADDRESS = ("massive_serve", "browse_webpage")
 """Tools whose server asks another server, at `base_url`."""
 _NOTE = (
-    "results of dr_agent_mcp have the package's own form, <tool_output> with snippets that carry ids; open-instruct's "
-    'parser puts <tool_output> around them once more, which --set episodes.inline_results="{result}" leaves out'
+    "dr_agent_mcp puts its results into <tool_output>, with ids of snippets; open-instruct's parser adds another "
+    '<tool_output> around them, and so does Shoal; to leave it out, --set episodes.inline_results="{result}"'
 )
-_OWN_SERVER = "give another server with --set environments=..."
+_OWN_SERVER = "for another server, give --set environments=..."
 SETTINGS_REFUSED = {
     (DR_TULU, "parser_name"): (
-        f"known: {_FORM}; give another form of calls with --set episodes.tool_parser=..., and what ends a call with "
-        "--set sampling.stop_strings=... (docs/tool-calls.md)",
+        f"Shoal supports only {_FORM}; for another form of calls, give --set episodes.tool_parser=..., and the strings "
+        "that end a call by --set sampling.stop_strings=... (docs/tool-calls.md)",
         "episodes.tool_parser",
     ),
-    (DR_TULU, "tool_names"): (f"known: {', '.join(_TOOLS)}, with commas; {_OWN_SERVER}", "environments"),
-    (DR_TULU, "transport_type"): (f"known: {_TRANSPORT}; {_OWN_SERVER}", "environments"),
+    (DR_TULU, "tool_names"): (f"must be names from {', '.join(_TOOLS)}, with commas; {_OWN_SERVER}", "environments"),
+    (DR_TULU, "transport_type"): (f"Shoal supports only {_TRANSPORT}; {_OWN_SERVER}", "environments"),
 }
 """Settings of a tool that may have no counterpart: the reason, and the field of Shoal that resolves the refusal."""
 
 
 def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
-    """Returns the table of the MCP server. Leaves settings without a counterpart in `settings`."""
+    """Returns the table of the MCP server. Removes each setting that has a counterpart from `settings`."""
     timeout_s, num_results = settings.pop("timeout", 180), settings.pop("num_results", 10)
     host, port = settings.pop("host", None) or _ALL_ADDRESSES[0], settings.pop("port", None) or 8000
     of_address = {"base_url": address} if (address := settings.pop("base_url", None)) else {}
@@ -65,14 +65,14 @@ def dr_tulu_table(settings: dict[str, Any], call_name: str) -> dict[str, Any]:
 
 
 def check_dr_tulu(names: Sequence[str], call_names: Sequence[str] | None, parser: str, draft: Draft) -> None:
-    """Refuses a script with which open-instruct would not train with DR Tulu's tools or parser."""
+    """Refuses combinations of DR Tulu's tools and parser that do not work in open-instruct."""
     if DR_TULU not in names and parser != PARSER:
         return
     if list(names) != [DR_TULU] or parser != PARSER:
         reason = f"the parser {PARSER} needs {DR_TULU} as the only tool, and {DR_TULU} needs this parser"
         draft.refuse("tool_parser_type", parser, reason, cure="episodes.tool_parser")
     elif call_names and list(call_names) != [DR_TULU]:
-        reason = f"{PARSER} finds only calls of the name {DR_TULU}"
+        reason = f"the parser {PARSER} finds only calls of {DR_TULU}: leave tool_call_names out"
         draft.refuse("tool_call_names", call_names, reason, cure="environments")
     else:
         draft.notes.append(_NOTE)

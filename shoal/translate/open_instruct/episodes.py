@@ -7,7 +7,7 @@ from shoal.translate.open_instruct.tools import GAMES, read_tools, tool_table
 from shoal.translate.shared.draft import Draft, Origin, Source
 from shoal.translate.shared.field import Field, choice, composed, ignored, kept, refused, rows
 
-_EARLIER = "an earlier form of its tools: translate the script as it is today, with tools and tool_configs"
+_EARLIER = "an option of open-instruct's earlier tools: give tools and tool_configs instead"
 _PARSERS = {
     "legacy": "tag",
     PARSER: "call_tool",
@@ -25,7 +25,7 @@ _EPISODE_S = 4 * _CALL_S
 _COLUMN = "env_config"
 
 EPISODES: list[Field] = rows(
-    composed("tools", "texts", [], "environments data.sources", why="several are a toolbox", accepts=[None]),
+    composed("tools", "texts", [], "environments data.sources", why="several tools become a toolbox", accepts=[None]),
     composed(
         "tool_call_names",
         "texts",
@@ -39,16 +39,16 @@ EPISODES: list[Field] = rows(
         "any",
         [],
         "environments",
-        why="the settings of each; ids of dr_agent_mcp's results come from the seed of the episode, where its package "
-        "draws them, and a call that fails is told to the policy at once, where the package tries it three times",
+        why="the settings of each tool; ids of dr_agent_mcp's results come from the episode's seed (its package draws "
+        "them at random), and the policy is told of a failed call at once (its package tries three times)",
     ),
     composed(
         "tool_parser_type",
         "text",
         "legacy",
         "episodes.tool_parser episodes.inline_results data.sources",
-        why="the form of calls; results of tools are in the policy's turn with legacy and dr_tulu, and with others in "
-        "turns that the chat template writes",
+        why="the form of calls; results are in the policy's turn with legacy and dr_tulu, and with others in turns "
+        "that the chat template writes",
         aliases=["tool_parser"],
     ),
     composed(
@@ -56,14 +56,14 @@ EPISODES: list[Field] = rows(
         "integer",
         5,
         "episodes.max_tool_calls episodes.max_turns",
-        why="open-instruct counts calls of tools, and turns of a game in text",
+        why="in open-instruct it limits calls of tools, and the turns of a text game",
         aliases=["max_tool_calls"],
     ),
     composed("per_turn_max_tokens", "integer", None, "episodes.max_turn_tokens"),
     composed("pass_tools_to_chat_template", "flag", True, "episodes.tools_in_prompt"),
     composed("reward_aggregator", "text", "last", "episodes.turn_rewards"),
     composed("mask_tool_use", "flag", True, "", why="tokens of the environment are never trained on"),
-    ignored("pool_size", "environments.episodes_per_process and max_episodes bound how many are played at once"),
+    ignored("pool_size", "environments.episodes_per_process and max_episodes bound how many episodes run at once"),
     refused(
         "only_reward_good_outputs",
         "flag",
@@ -77,7 +77,7 @@ _OPTIONS = tuple(row.name for row in EPISODES if row.composed)
 
 
 def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
-    """Sets `[[environments]]` and `[episodes]`. Returns the settings of each source of prompts for its environment.
+    """Sets `[[environments]]` and `[episodes]`. Returns settings for each source of prompts: its environment.
 
     A script names tools for every prompt, or only the form of calls if the rows of the data name their environments.
     """
@@ -87,7 +87,7 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
         source.note_unused(*unused, why="changes nothing without tools and tool_parser_type")
         return {}
     if not source["mask_tool_use"]:
-        draft.refuse("mask_tool_use", False, "tokens that the policy did not sample are never trained on")
+        draft.refuse("mask_tool_use", False, "must be true: Shoal trains only on tokens that the policy sampled")
     games = [tool for tool in tools if tool.name in GAMES]
     if len(games) > 1:
         draft.refuse(
@@ -113,7 +113,7 @@ def compose_episodes(source: Source, draft: Draft) -> dict[str, str]:
         origin = source.origin(*names)
         tables = [_tools(tools, draft)]
         told = {"environment": tables[0]["name"]}
-        draft.notes.append("a row that names tools in its column `tools` is offered those, any other row all of them")
+        draft.notes.append("a row that names tools in its column `tools` has only these tools, any other row has all")
     draft.set("environments", tables, origin)
     draft.of_sources.update(told)
     return told

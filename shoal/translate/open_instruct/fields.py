@@ -22,7 +22,7 @@ _WITH_JUDGE = "if an llm_judge flag is given"
 _OF_EVOLVING = "an option of apply_evolving_rubric_reward, which is refused"
 _ONE_ROW = "gradients do not depend on micro-batches; the learner processes one row at a time"
 _OLMO_CORE = "an option of the OLMo-core trainer; "
-_RUNTIME = "computed, not set: `shoal config show` prints it"
+_RUNTIME = "Shoal computes it, and `shoal config show` prints it"
 
 EXPERIMENT = rows(
     composed("exp_name", "text", "grpo", "run.name", why="in the characters that a run name may have"),
@@ -64,7 +64,7 @@ EXPERIMENT = rows(
     composed(
         "num_evals", "integer", None, "evaluation.every_steps", why="that many evaluations, spread evenly over the run"
     ),
-    composed("save_freq", "integer", 200, "checkpoint.export_every_steps", why="-1 exports at the end alone"),
+    composed("save_freq", "integer", 200, "checkpoint.export_every_steps", why="-1 exports only at the end"),
     ignored("backend_timeout", "each call has its own deadline: coordinator.*_timeout_s and weights.timeout_s"),
     mapped(
         "model_dtype", "text", "bfloat16", "learner.compute_dtype", choice({"bfloat16": "auto", "float32": "float32"})
@@ -111,7 +111,7 @@ EXPERIMENT = rows(
     ),
     mapped("deepspeed_offload_param", "flag", False, "learner.offload_parameters"),
     mapped("deepspeed_offload_optimizer", "flag", False, "learner.offload_optimizer"),
-    ignored("deepspeed_checkpoint_load_universal", "a run resumes on as many ranks as it had"),
+    ignored("deepspeed_checkpoint_load_universal", "a run resumes on the number of ranks that it had"),
     ignored("gather_whole_model", "ZeRO 3 parameters are gathered a bucket at a time"),
     composed(
         "fsdp_shard_degree",
@@ -156,7 +156,7 @@ EARLIER = rows(
     ),
     ignored("local_rollout_forward_batch_size", _ONE_ROW),
     refused(
-        "reward_model_multiplier", "number", 0.0, "a reward model is a verifier here, with a weight", accepts=[0.0]
+        "reward_model_multiplier", "number", 0.0, "set reward.model and its weight in reward.weights", accepts=[0.0]
     ),
     ignored("reward_model_path", "only reward_model_multiplier turns it on, and is refused above 0"),
 )
@@ -173,7 +173,7 @@ OUTSIDE = rows(
     outside("eval_priority", "any", "normal", _BEAKER),
     outside("eval_workspace", "any", "ai2/tulu-3-results", _BEAKER),
     outside("beaker_eval_freq", "any", -1, _BEAKER),
-    outside("send_slack_alerts", "flag", False, "the monitoring raises alerts, from the services' metrics"),
+    outside("send_slack_alerts", "flag", False, "a monitoring system raises alerts from the services' metrics"),
 )
 
 DATA = rows(
@@ -209,7 +209,7 @@ DATA = rows(
         "dataset_transform_fn",
         "texts",
         ["rlvr_tokenize_v1", "rlvr_max_length_filter_v1"],
-        "prompts are templated and filtered by length; apply other transforms to the data itself",
+        "Shoal applies the chat template and filters by length: apply other transforms to the data first",
     ),
     ignored(
         "dataset_cache_mode dataset_local_cache_dir dataset_config_hash dataset_config_eval_hash dataset_skip_cache",
@@ -218,7 +218,7 @@ DATA = rows(
     composed("system_prompt_override_file", "text", None, "data.sources", why="the text of the file"),
     mapped("temperature", "number", 1.0, "sampling.temperature"),
     mapped("stop_strings", "any", [], "sampling.stop_strings", text_list),
-    accepted("stop_token", "text", None, 'an earlier name: give stop_strings, "." for period', accepts=["eos"]),
+    accepted("stop_token", "text", None, 'an earlier name: give stop_strings (for period, give ".")', accepts=["eos"]),
     mapped("inflight_updates", "flag", True, "weights.inflight_updates"),
     composed("eval_response_length", "integer", None, "evaluation.max_completion_tokens"),
     composed("eval_on_step_0", "flag", False, "evaluation.on_start"),
@@ -259,7 +259,7 @@ REWARD = rows(
     composed("llm_judge_max_tokens", "integer", 2048, "reward.judge", why=_WITH_JUDGE),
     ignored(
         "llm_judge_max_context_length",
-        "questions are never cut: one that is too long for the judge's server is UNSCORABLE",
+        "questions are never cut: a question that is too long for the judge's server is UNSCORABLE",
     ),
     composed("llm_judge_temperature", "number", 1.0, "reward.judge", why=_WITH_JUDGE),
     composed("llm_judge_timeout", "integer", 60, "reward.judge", why=_WITH_JUDGE),
@@ -327,7 +327,7 @@ ENGINE_AND_MODEL = rows(
     ignored(
         "use_peft lora_r lora_alpha lora_dropout lora_target_modules lora_modules_to_save lora_task_type load_in_8bit "
         "load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant",
-        _DEAD + ": its GRPO trains all weights; learner.lora is Shoal's own way",
+        _DEAD + ": its GRPO trains all weights; for adapters in Shoal, set learner.lora",
     ),
     composed("tokenizer_name_or_path", "text", None, "model.tokenizer", aliases=["tokenizer_name"]),
     refused(

@@ -24,7 +24,7 @@ def compose_reward(source: Source, draft: Draft) -> None:
         if old and equals and new:
             draft.set("reward.remap", {old.lower(): new.lower()}, source.origin("remap_verifier"))
         else:
-            draft.refuse("remap_verifier", remap, 'must be "old=new", two names of verifiers')
+            draft.refuse("remap_verifier", remap, 'must be two names of verifiers, in the form "old=new"')
     _verifiers(source, draft)
 
 
@@ -34,8 +34,8 @@ def _verifiable(source: Source, draft: Draft) -> None:
     source.copy("apply_verifiable_reward", "reward.apply_verifiable_reward")
     if judges and not verifies:
         reason = (
-            "with apply_verifiable_reward = false a judge alone gave rewards; here the labels of the data choose "
-            "between a judge and other verifiers, which are switched together: "
+            "with apply_verifiable_reward = false, only the judge gave rewards; in Shoal, one field turns on the judge "
+            "and the other verifiers, and the labels of the data choose between them: give "
             "--set reward.apply_verifiable_reward=true"
         )
         draft.refuse("apply_llm_verifier_reward", True, reason, cure="reward.apply_verifiable_reward")
@@ -82,8 +82,8 @@ def _format(source: Source, draft: Draft) -> None:
     draft.set("reward.format", form, source.origin(*names))
     if not adds and value != 1 and source["apply_verifiable_reward"]:
         draft.notes.append(
-            f"r1_style_format_reward = {value}: the format gates the reward here; open-instruct compares "
-            "the value with 1 and gives no reward"
+            f"r1_style_format_reward = {value}: if the format is right, Shoal gives the reward of the verifiers; "
+            "open-instruct never gives it, since it compares this value with 1"
         )
 
 
@@ -101,7 +101,7 @@ def compose_judge(source: Source, draft: Draft) -> None:
     }
     names = [name for name in _FLAGS if source.is_set(name)]
     if not names or not address:
-        source.note_unused(JUDGE_ADDRESS, why=f"only an llm_judge_model of {_HOSTED} is asked there")
+        source.note_unused(JUDGE_ADDRESS, why=f"used only if llm_judge_model is set and begins with {_HOSTED}")
     if not names:
         return
     if address:

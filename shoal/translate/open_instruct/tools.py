@@ -35,24 +35,24 @@ def read_tools(source: Source, draft: Draft) -> list[Tool]:
     configs = configs if isinstance(configs, list | tuple) else [configs] if configs else []
     for flag, values in (("tool_call_names", call_names), ("tool_configs", configs)):
         if values and len(values) != len(names):
-            draft.refuse(flag, values, f"must be one for each of tools ({len(names)})", cure="environments")
+            draft.refuse(flag, values, f"must have one entry per tool ({len(names)})", cure="environments")
             return []
     tools = []
     for index, name in enumerate(names):
         settings = _settings(configs[index] if configs else {})
         if settings is None:
-            draft.refuse("tool_configs", configs[index], f"the settings of {name} must be a table as JSON")
+            draft.refuse("tool_configs", configs[index], f"the settings of {name} must be a table, as JSON")
             return []
         if name in _MADE:
             tools.append(Tool(name, call_names[index] if call_names else name, settings))
             continue
-        reason = _REASONS.get(name, f"known: {', '.join(_MADE)}")
-        draft.refuse("tools", name, f"{reason}; declare it yourself: --set environments=...", cure="environments")
+        reason = _REASONS.get(name, f"Shoal supports only {', '.join(_MADE)}")
+        draft.refuse("tools", name, f"{reason}; declare the tool with --set environments=...", cure="environments")
     return tools
 
 
 def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
-    """Returns a tool's table: an environment that comes with Shoal, and its settings. Refuses other settings."""
+    """Returns a tool's table: an environment that comes with Shoal, and its settings. Refuses unknown settings."""
     # The size of a pool of actors does not matter here, since processes share episodes.
     settings = {key: value for key, value in tool.settings.items() if key != "pool_size"}
     table = _MADE[tool.name](settings, tool.call_name)
@@ -60,12 +60,12 @@ def tool_table(tool: Tool, draft: Draft) -> dict[str, Any]:
         if key in _NOTED:
             draft.notes.append(f"tool_configs: {key} = {value} of {tool.name} changes nothing here: {_NOTED[key]}")
         else:
-            reason, cure = SETTINGS_REFUSED.get((tool.name, key), ("it has no counterpart", "environments"))
+            reason, cure = SETTINGS_REFUSED.get((tool.name, key), ("this setting has no counterpart", "environments"))
             draft.refuse("tool_configs", f"{tool.name}: {key} = {value}", reason, cure=cure)
     if variable := table.get("api_key_env"):
-        draft.notes.append(f"{tool.name} needs its key in the variable {variable} of the reward service's environment")
+        draft.notes.append(f"{tool.name} needs its key in the environment variable {variable} of the reward service")
     if url := table.get("url"):
-        draft.notes.append(f"{tool.name} asks the MCP server at {url}: start it before the run")
+        draft.notes.append(f"{tool.name} asks the MCP server at {url}: start the server before the run")
     return {key: value for key, value in table.items() if value is not None}
 
 
@@ -139,14 +139,14 @@ _MADE: dict[str, Callable[..., dict[str, Any]]] = {
     "wordle": _same("wordle", "max_guesses", "error_allowance"),
 }
 _REASONS = {
-    "crawl4ai_browse": "its address is in a variable of open-instruct's machine; here it is browse with "
-    'service = "crawl4ai" and base_url'
+    "crawl4ai_browse": "open-instruct reads its address from an environment variable; in Shoal it is the environment "
+    'browse, with service = "crawl4ai" and base_url'
 }
 _NOTED = {
     "api_endpoint": "programs run in the sandbox of the reward service",
     "backend": "commands run in the sandbox of the reward service",
-    "image": "commands see the programs of the reward service's machine",
-    "write_prompt_file": "the policy reads the prompt; no file has it",
-    "max_retries": "an MCP server is asked once, and a failure is told to the policy",
-    "retry_backoff": "an MCP server is asked once, and a failure is told to the policy",
+    "image": "commands use the programs on the reward service's machine",
+    "write_prompt_file": "the policy reads the prompt, which is not written to a file",
+    "max_retries": "Shoal calls an MCP server once, and tells the policy of a failure",
+    "retry_backoff": "Shoal calls an MCP server once, and tells the policy of a failure",
 }
