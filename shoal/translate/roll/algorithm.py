@@ -1,4 +1,4 @@
-"""ROLL's normalization of rewards, by current and by older fields, its KL, and its policy losses."""
+"""Translates ROLL's normalization of rewards (by current or older fields), its KL, and its policy losses."""
 
 from collections.abc import Sequence
 
@@ -26,23 +26,23 @@ def compose_advantage(workers: Sequence[RewardWorker], source: Source, draft: Dr
     """Sets baseline and scale of the advantages, and the completions that baseline and scale cover."""
     estimator, (mean, std) = source["adv_estimator"], _kinds(source)
     if estimator not in ("grpo", "reinforce"):
-        reason = "known: grpo, reinforce; gae needs a critic, which GRPO does not have"
+        reason = "Shoal supports only grpo and reinforce; gae needs a critic, which GRPO does not have"
         draft.refuse("adv_estimator", estimator, reason, cure="advantage.baseline")
         return
     for name, kind in (("norm_mean_type", mean), ("norm_std_type", std)):
         if kind not in _BASELINES:
-            draft.refuse(name, kind, "known: group, batch, running", cure="advantage.baseline")
+            draft.refuse(name, kind, "Shoal supports only group, batch, running", cure="advantage.baseline")
             return
     if std == "group" and mean != "group":
         draft.refuse("norm_std_type", "group", "needs norm_mean_type group: otherwise equal rewards are divided by 0")
         return
     if "running" in (mean, std):
-        draft.notes.append("running statistics are over all rewards; ROLL intends them per domain")
+        draft.notes.append("Shoal computes running statistics over all rewards; ROLL intends them per domain")
     names = ("norm_mean_type", "norm_std_type", "reward_norm", "reward_shift", "reward_scale")
     origin = source.origin("adv_estimator", *(name for name in names if source.is_set(name)))
     if "batch" in (mean, std) and source["difficulty_mask"]:
         draft.notes.append(
-            "the statistics of a batch are over the groups that grpo.difficulty_* keep; ROLL takes them before its mask"
+            "Shoal computes the statistics of a batch over groups that grpo.difficulty_* keep, ROLL before its mask"
         )
     draft.set("advantage.baseline", _BASELINES[mean], origin)
     draft.set("advantage.scale", _SCALES[std], origin)
@@ -84,7 +84,7 @@ def compose_kl(source: Source, draft: Draft) -> None:
     if in_reward and initial:
         estimators = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3", "k3": "k3"}
         if penalty not in estimators:
-            draft.refuse("kl_penalty", penalty, f"known: {', '.join(estimators)}")
+            draft.refuse("kl_penalty", penalty, f"Shoal supports only {', '.join(estimators)}")
             return
         draft.set("kl.coef", initial, source.origin("add_token_level_kl", "init_kl_coef"))
         draft.set("kl.place", "reward", source.origin("add_token_level_kl"))
@@ -106,7 +106,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
     names = {"ppo": "ppo_clip", "vanilla": "policy_gradient", "tis": "truncated_is", "topr": "topr"}
     names |= {"cispo": "cispo", "kimi15": "kimi15"}
     if variant not in names or level not in ("token", "seq"):
-        draft.refuse("pg_variant", f"{variant}, {level}", f"known: {', '.join(names)}; with level token or seq")
+        draft.refuse("pg_variant", f"{variant}, {level}", f"must be one of {', '.join(names)}, with level token or seq")
         return
     objective = "gspo" if variant == "ppo" and level == "seq" else names[variant]
     worker = ["actor_train.worker_cls"] if source.is_set("actor_train.worker_cls") else []
@@ -143,20 +143,20 @@ def _variant(source: Source, draft: Draft) -> str:
     variant, older = str(source["pg_variant"]), source["use_policy_loss_type"].upper()
     worker = str(source["actor_train.worker_cls"] or "").rpartition(".")[2]
     if worker not in ("", "ActorWorker", _PG_WORKER):
-        reason = f"another class may have another loss; known: ActorWorker, {_PG_WORKER}"
+        reason = f"this class may have another loss: Shoal supports only ActorWorker and {_PG_WORKER}"
         draft.refuse("actor_train.worker_cls", worker, reason, cure="loss.objective")
     if worker in ("", "ActorWorker") and variant != "ppo":
         source.note_unused("pg_variant", why=f"only ROLL's {_PG_WORKER} reads it (actor_train.worker_cls)")
         variant = "ppo"
     if older != "PPO":
-        draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant")
+        draft.refuse("use_policy_loss_type", older, "an older switch: give pg_variant instead")
     return variant
 
 
 def _level(source: Source) -> str:
     """Returns the level of the ratio, which only the other of ROLL's two worker classes reads."""
     if str(source["actor_train.worker_cls"] or "").rpartition(".")[2] == _PG_WORKER:
-        source.note_unused("importance_sampling", why=f"ROLL's {_PG_WORKER} has a ratio for each token")
+        source.note_unused("importance_sampling", why=f"ROLL's {_PG_WORKER} always has a ratio for each token")
         return "token"
     return str(source["importance_sampling"])
 
@@ -165,5 +165,5 @@ def _check_old(source: Source, draft: Draft) -> None:
     """Refuses ratios to the current policy if a train step has several optimizer steps."""
     several = source["ppo_epochs"] * draft.values.get("grpo.num_mini_batches", 1) > 1
     if source["force_disable_old_logprobs_recompute"] and several:
-        reason = "the ratio of every optimizer step would be 1: give pg_variant vanilla, or one step per train step"
+        reason = "the ratio would always be 1: give pg_variant vanilla, or one optimizer step per train step"
         draft.refuse("force_disable_old_logprobs_recompute", True, reason, cure="loss.objective")

@@ -36,7 +36,7 @@ def compose_batches(source: Source, draft: Draft) -> None:
     ranks = _ranks(source[_DEVICES])
     name = source[STRATEGY_NAME]
     if name is not None and name not in _TRAINERS:
-        reason = f"a language model is trained here; known: {', '.join(_TRAINERS)}"
+        reason = f"Shoal supports only {', '.join(_TRAINERS)}, which train language models"
         draft.refuse(STRATEGY_NAME, name, reason, cure="learner.zero_stage")
     else:
         why = "the learner uses DeepSpeed; learner.zero_stage decides how its ranks share the model"
@@ -50,8 +50,8 @@ def compose_batches(source: Source, draft: Draft) -> None:
         draft.set("launch.num_learner_ranks", most, source.origin(_DEVICES))
         if most < ranks:
             draft.notes.append(
-                f"device_mapping names {ranks} devices for {per_step} completions per optimizer step; each rank of the "
-                f"learner needs one, so launch.num_learner_ranks is {most}"
+                f"device_mapping names {ranks} devices, but an optimizer step has {per_step} completions; each rank of "
+                f"the learner needs a completion, so launch.num_learner_ranks is {most}"
             )
 
 
@@ -61,13 +61,13 @@ def _mini_batches(source: Source, draft: Draft, replicas: int) -> int:
     device, accumulation = (source[name] for name in names)
     samples = int(source["rollout_batch_size"] * source["num_return_sequences_in_group"])
     if not any(source.is_set(item) for item in names):
-        draft.notes.append("one optimizer step per train step: actor_train.training_args set no batch size")
+        draft.notes.append("a train step has one optimizer step, since actor_train.training_args sets no batch size")
         return samples
     per_step = int(device * accumulation * replicas)
     if 0 < per_step <= samples and samples % per_step == 0:
         splits = [name for name in SPLITS if source.is_set(name)]
         draft.set("grpo.num_mini_batches", samples // per_step, source.origin(*names, _DEVICES, *splits))
         return per_step
-    reason = f"the {samples} samples of a step must be divisible by those of an optimizer step ({per_step})"
+    reason = f"the {samples} samples of a train step must be a multiple of the {per_step} of an optimizer step"
     draft.refuse(names[1], accumulation, reason, cure="grpo.num_mini_batches")
     return samples

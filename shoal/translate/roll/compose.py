@@ -57,7 +57,7 @@ def _tracking(source: Source, draft: Draft) -> None:
         if options.get("project"):
             draft.set("tracking.wandb_project", options["project"], source.origin("track_with"))
     if others := [name for name in options if name not in ("mode", "project")]:
-        draft.notes.append(f"tracker_kwargs: {', '.join(others)}: options of ROLL's tracker; [tracking] has Shoal's")
+        draft.notes.append(f"tracker_kwargs: {', '.join(others)} are left out; [tracking] has Shoal's options")
     steps, every, most = source["max_steps"], source["save_steps"], source["max_ckpt_to_keep"]
     draft.set("checkpoint.every_steps", every or max(1, steps), source.origin("save_steps"))
     if most:
@@ -72,7 +72,7 @@ def _model(source: Source, draft: Draft) -> None:
         field, name = workers[0], source[workers[0]]
         for other in workers[1:]:
             if source[other] != name:
-                draft.refuse(other, source[other], f"policy, engine and reference begin with one model ({name})")
+                draft.refuse(other, source[other], f"policy, engine and reference must begin with one model ({name})")
     else:
         source.note_unused(*workers, why="ROLL replaces it by pretrain")
     if name:
@@ -82,7 +82,7 @@ def _model(source: Source, draft: Draft) -> None:
         source.note_unused(f"{DATA}.template", why="global_template replaces it")
     thinks = f"{DATA}.enable_thinking"
     if source[template] in _OWN_TEMPLATES:
-        source.note_unused(template, why="the tokenizer's own chat template; model.chat_template replaces it")
+        source.note_unused(template, why="Shoal uses the tokenizer's chat template, unless model.chat_template is set")
         if source[thinks] is not None:
             draft.set("model.chat_template_kwargs", {"enable_thinking": source[thinks]}, source.origin(thinks))
     elif source[template] in _WITHOUT_THOUGHTS:
@@ -91,9 +91,9 @@ def _model(source: Source, draft: Draft) -> None:
         draft.set("model.chat_template", "chatml", source.origin(template))
     else:
         known = ", ".join((*filter(None, _OWN_TEMPLATES), *_WITHOUT_THOUGHTS, "chatml"))
-        draft.refuse(template, source[template], f"known: {known}", cure="model.chat_template")
+        draft.refuse(template, source[template], f"Shoal supports only {known}", cure="model.chat_template")
     if source[template] not in _OWN_TEMPLATES:
-        source.note_unused(thinks, why=f"{template} decides")
+        source.note_unused(thinks, why=f"{template} decides it")
 
 
 def _trained_part(source: Source, draft: Draft) -> None:
@@ -106,10 +106,10 @@ def _trained_part(source: Source, draft: Draft) -> None:
         if source[prefix]:
             _frozen(prefix, source, draft)
         return
-    source.note_unused(prefix, why="adapters freeze the whole model")
+    source.note_unused(prefix, why="the whole model is frozen, since adapters are trained")
     layers = _names(source[target])
     if any(set(name) & set("*$|(\\") or name.startswith("linear_") for name in layers):
-        reason = "has patterns or Megatron's names: give the names in the model's files, or all"
+        reason = "contains patterns or Megatron's names: give names of layers as in the model's files, or all"
         draft.refuse(target, source[target], reason, cure="learner.lora")
         return
     layers = ["all-linear"] if layers == ["all"] else layers
@@ -117,8 +117,8 @@ def _trained_part(source: Source, draft: Draft) -> None:
     draft.set("learner.lora", adapters, source.origin(target, *others))
     if source[STRATEGY_NAME] == _MEGATRON:
         draft.notes.append(
-            "learner.lora: each linear layer has its own adapter; in Megatron query, key and value share one, as gate "
-            "and up do"
+            "learner.lora: each linear layer has its own adapter; in Megatron, query, key and value share an adapter, "
+            "and gate and up share one"
         )
 
 
@@ -129,7 +129,7 @@ def _frozen(field: str, source: Source, draft: Draft) -> None:
         draft.notes.append(f"{field}: text models have no {', '.join(parts)}")
     names = [name for name in names if name not in parts]
     if names and source[STRATEGY_NAME] == _MEGATRON:
-        reason = "these are Megatron's names: give the names in the model's files"
+        reason = "these are Megatron's names: give names as in the model's files"
         draft.refuse(field, source[field], reason, cure="learner.freeze")
     elif names:
         draft.set("learner.freeze", names, source.origin(field))
@@ -152,7 +152,7 @@ def _schedule(source: Source, draft: Draft) -> None:
         source.note_unused(steps, ratio, why="the schedule constant has no warm-up")
     elif source[steps] or not source[ratio]:
         source.copy(steps, "learner.warmup_steps")
-        source.note_unused(ratio, why="warmup_steps decides")
+        source.note_unused(ratio, why="warmup_steps takes precedence")
     else:
         source.copy(ratio, "learner.warmup_ratio")
 
@@ -170,10 +170,10 @@ def _lengths(source: Source, draft: Draft) -> None:
     # ROLL reads response_length only if sequence_length is not set.
     name = "response_length" if whole is None else "sequence_length"
     if whole is not None:
-        source.note_unused("response_length", why="sequence_length decides, less prompt_length")
+        source.note_unused("response_length", why="ROLL uses sequence_length - prompt_length instead")
         response = whole - prompt
     if response is None:
-        draft.refuse(name, None, "the source sets no length of completions", cure="sampling.max_completion_tokens")
+        draft.refuse(name, None, "no length of completions is set: give one", cure="sampling.max_completion_tokens")
         return
     draft.set("sampling.max_completion_tokens", response, source.origin(name))
     if source[f"{ENGINE}.max_model_len"] is not None:
@@ -191,7 +191,7 @@ def _sampling(source: Source, draft: Draft) -> None:
     draft.set("sampling.temperature", temperature, source.origin(names[0]))
     if temperature != 1:
         draft.notes.append(
-            "sampling.temperature: the learner divides the logits by it, as the engine does; ROLL's learner does not"
+            "sampling.temperature: the learner divides logits by it, as the engine does, and ROLL's learner does not"
         )
     draft.set("sampling.top_p", 1.0 if top_p is None else top_p, source.origin(names[1]))
     draft.set("sampling.top_k", max(0, top_k or 0), source.origin(names[2]))

@@ -1,4 +1,4 @@
-"""ROLL's correction of the gap between engine and learner, by current and by older fields."""
+"""Translates ROLL's correction of the gap between engine and learner, by current or older fields."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,9 +37,9 @@ def _weigh(source: Source, draft: Draft) -> None:
     if not source[f"{prefix}.enabled"]:
         source.note_unused(*options, why=f"changes nothing without {prefix}.enabled")
     elif level not in _LEVELS:
-        raise Unfit(f"known: {', '.join(_LEVELS)}")
+        raise Unfit(f"Shoal supports only {', '.join(_LEVELS)}")
     elif not source[f"{prefix}.detach"]:
-        raise Unfit("the weights have no gradient: set detach to true")
+        raise Unfit("Shoal's weights have no gradient: set detach to true")
     if source[older]:
         level, bound = "token", source[older_bound]
     else:
@@ -60,12 +60,12 @@ def _filters(source: Source) -> list[dict[str, Any]]:
             continue
         level = rule.get("agg_type", "token")
         if level not in _LEVELS:
-            raise Unfit(f"agg_type {level}: known: {', '.join(_LEVELS)}")
+            raise Unfit(f"agg_type {level} must be one of {', '.join(_LEVELS)}")
         if rule.get("ratio_enabled", True):
             tests.append(_test("ratio", _LEVELS[level], rule.get("ratio_low", 0.8), rule.get("ratio_high", 1.2)))
         if rule.get("diff_enabled", False):
             if level != "token":
-                raise Unfit("diff_enabled compares the probabilities of single tokens: agg_type token")
+                raise Unfit("diff_enabled requires agg_type = token, since it compares probabilities of single tokens")
             low, high = rule.get("diff_low", -0.2), rule.get("diff_high", 0.2)
             tests.append(_test("probability_difference", "token", low, high))
     return tests
@@ -79,7 +79,7 @@ def _older_filters(source: Source) -> list[dict[str, Any]]:
         if not source[f"train_infer_{name}_mask"]:
             source.note_unused(*bounds, why=f"changes nothing without train_infer_{name}_mask")
         elif name.endswith("_seq"):
-            raise Unfit(f"train_infer_{name}_mask: give the filter in train_infer_correction.filters")
+            raise Unfit(f"train_infer_{name}_mask is not translated: give its filter in {_FIELD}.filters instead")
         else:
             statistic = "ratio" if name == "ratio" else "probability_difference"
             tests.append(_test(statistic, "token", low, high))

@@ -29,15 +29,15 @@ def compose_data(workers: Sequence[RewardWorker], source: Source, draft: Draft) 
         tables = [data_table(path) | columns | _labels(chosen) for path in paths]
         draft.set("data.sources", tables, _origin(source))
     if len(source[f"{DATA}.interleave_probs"] or ()) > 1:
-        reason = "mix with fraction or count of data.sources instead"
+        reason = "to mix files, set fraction or count in data.sources instead"
         draft.refuse(f"{DATA}.interleave_probs", source[f"{DATA}.interleave_probs"], reason, cure="data.sources")
     else:
-        source.note_unused(f"{DATA}.interleave_probs", why="one share divides nothing")
+        source.note_unused(f"{DATA}.interleave_probs", why="a single share changes nothing")
     if source[f"{DATA}.prompt"] is not None and not source.is_set(f"{DATA}.messages"):
-        reason = "ROLL takes this column as the whole prompt, without a chat template: give data.sources"
+        reason = "ROLL uses this column as the prompt, without a chat template, and Shoal does not: give data.sources"
         draft.refuse(f"{DATA}.prompt", source[f"{DATA}.prompt"], reason, cure="data.sources")
     if source[f"{DATA}.max_samples"]:
-        reason = "give a count in data.sources"
+        reason = "to limit the rows, set count in data.sources"
         draft.refuse(f"{DATA}.max_samples", source[f"{DATA}.max_samples"], reason, cure="data.sources")
 
 
@@ -66,11 +66,11 @@ def _by_domain(
     field = f"{DATA}.domain_interleave_probs"
     by_domain = domains_of(workers)
     if unknown := [domain for domain in shares if domain not in by_domain]:
-        names = ", ".join(map(repr, unknown))
-        draft.refuse(field, shares, f"no worker of rewards scores {names}", cure="data.sources")
+        reason = f"no worker in rewards scores {', '.join(map(repr, unknown))}: add one, or set data.sources"
+        draft.refuse(field, shares, reason, cure="data.sources")
         return
     if not all("path" in data_table(path) for path in paths):
-        reason = "only the rows of .jsonl and .parquet files are divided by domain: give data.sources"
+        reason = "Shoal divides only rows of .jsonl and .parquet files by domain: set data.sources"
         draft.refuse(f"{DATA}.file_name", paths, reason, cure="data.sources")
         return
     step = source["rollout_batch_size"]
@@ -83,7 +83,7 @@ def _by_domain(
             table["ground_truth_column"] = _CODE_LABEL
         tables.append(table | {"count": max(1, count * prompts // step)})
     draft.set("data.sources", tables, _origin(source))
-    draft.notes.append(f"{field}: each domain has its share of the prompts of the whole run; ROLL has it in every step")
+    draft.notes.append(f"{field}: each domain has its share of the whole run's prompts; in ROLL, of every step's")
     if DEFAULT_DOMAIN in by_domain:
         draft.notes.append(
             f"rows whose tag is in no rewards.*.tag_included are left out; ROLL gives them to {DEFAULT_DOMAIN}"

@@ -3,9 +3,9 @@
 from shoal.translate.shared.field import AGGREGATION, Field, Kind, composed, each, ignored, mapped, refused, rows
 
 _CRITIC = "GRPO has no critic"
-_OLDER = "an older switch, which ROLL does not read any more: "
+_OLDER = "an older switch, which ROLL no longer reads: "
 
-_CHOSEN = "the rows to use are chosen by labels, fraction and count of data.sources"
+_CHOSEN = "to choose rows, set labels, fraction and count in data.sources"
 _OF_VARIANTS: tuple[tuple[str, Kind, object, str], ...] = (
     ("tis_lower_bound", "number", 0.0, "loss.ratio_low"),
     ("tis_upper_bound", "number", 1.0, "loss.ratio_high"),
@@ -55,7 +55,7 @@ PIPELINE: list[Field] = rows(
     composed("norm_mean_type", "text", None, "advantage.baseline"),
     composed("norm_std_type", "text", None, "advantage.scale"),
     refused(
-        "whiten_rewards", "flag", False, "rewards are not whitened per token; whiten_advantages whitens the advantages"
+        "whiten_rewards", "flag", False, "Shoal does not whiten rewards per token: give whiten_advantages instead"
     ),
     mapped("gamma", "number", 1.0, "advantage.discount"),
     ignored("lambd value_clip critic_warmup critic_epochs critic.* critic", _CRITIC),
@@ -78,7 +78,7 @@ PIPELINE: list[Field] = rows(
     ),
     refused("use_topr_neg_loss_coef", "number", 0.0, "an older switch: give pg_variant topr", accepts=[0.0]),
     mapped("entropy_loss_coef", "number", 0.0, "loss.entropy_coef"),
-    refused("rl_loss_coef", "number", 1.0, "scale the learning rate instead of the whole loss: give 1"),
+    refused("rl_loss_coef", "number", 1.0, "give 1: scale the learning rate instead of the whole loss"),
     mapped("difficulty_loss_weight", "flag", False, "loss.difficulty_weight"),
     mapped("length_loss_weight", "flag", False, "loss.length_weight"),
     mapped("max_len_mask", "flag", False, "grpo.mask_truncated_completions"),
@@ -107,26 +107,26 @@ PIPELINE: list[Field] = rows(
     mapped(
         "max_grad_norm", "number", 1.0, "learner.max_grad_norm", aliases=["actor_train.training_args.max_grad_norm"]
     ),
-    refused("l2", "number", 0.0, "the loss has no penalty of the weights' norm; learner.weight_decay decays them"),
+    refused("l2", "number", 0.0, "the loss has no penalty for the norm of the weights: set learner.weight_decay"),
     refused("use_reward_scaling use_reward_norm", "flag", False, _OLDER + "give norm_mean_type and norm_std_type"),
-    refused("add_len_reward", "flag", False, _OLDER + "see reward.length"),
+    refused("add_len_reward", "flag", False, _OLDER + "set reward.length"),
     ignored(
         "enable_reference",
-        "a reference that enters no loss changes no weight; kl.reference = always loads it for its metrics",
+        "a reference model that no loss uses changes nothing; kl.reference = always loads it for metrics",
     ),
     ignored(
         "enable_old_logprobs_recompute",
-        "loss.baseline = proximal: the learner's log-probabilities before the first step",
+        "loss.baseline = proximal always uses the learner's log-probabilities before the first step",
     ),
     composed("force_disable_old_logprobs_recompute", "flag", False, "loss.baseline"),
     refused(
         "mask_type",
         "text",
         "loss",
-        "masked completions keep their place in the statistics of their group, as with mask_type loss",
+        "masked completions count in the statistics of their group, as with mask_type loss",
     ),
     ignored("balance_length", "rows are packed to learner.pack_tokens and balanced over the ranks"),
-    refused("minibatch_data_iter_num", "integer", 1, "ppo_epochs repeats all mini-batches: grpo.num_epochs"),
+    refused("minibatch_data_iter_num", "integer", 1, "give ppo_epochs, which repeats all mini-batches"),
     composed("train_infer_correction.is_weight.enabled", "flag", False, "correction.weight"),
     composed("train_infer_correction.is_weight.weight_type", "text", "token", "correction.weight"),
     composed("train_infer_correction.is_weight.upper_bound", "number", 1.2, "correction.weight_high"),

@@ -48,14 +48,14 @@ def _refills(kind: str, source: Source, draft: Draft) -> None:
     if additional:
         source.note_unused(
             "is_use_additional_prompts",
-            why="without a query_filter_config ROLL drops no group; here groups are trained on in the order of issue",
+            why="ROLL drops no group without a query_filter_config; Shoal trains on groups in their order of issue",
         )
     draft.set("grpo.active_sampling", False, source.origin("is_use_additional_prompts"))
     draft.set("grpo.keep_zero_signal", True, Origin("ROLL counts groups of equal rewards in the divisor", False))
 
 
 def _filter(workers: Sequence[RewardWorker], bounds: dict[str, float], draft: Draft) -> str:
-    """Narrows the bounds by a filter of means. Returns the kind of filter that all domains share; refuses others."""
+    """Narrows the bounds by a filter of means. Returns the kind of filter that all domains share, or refuses it."""
     settings = [worker.query_filter for worker in workers]
     kinds = {kind for kind, _ in settings}
     if kinds <= {"no_filter"}:
@@ -64,7 +64,7 @@ def _filter(workers: Sequence[RewardWorker], bounds: dict[str, float], draft: Dr
     where = f"rewards.{domain}.query_filter_config"
     if any(setting != settings[0] for setting in settings):
         choice = "choose it with grpo.active_sampling and grpo.difficulty_*"
-        reason = f"one rule holds for the groups of all domains: {choice}"
+        reason = f"Shoal drops groups of all domains by one rule: {choice}"
         draft.refuse(where, " and ".join(sorted(kinds)), reason, cure="grpo.active_sampling")
         return ""
     kind, options = settings[0]
@@ -74,6 +74,6 @@ def _filter(workers: Sequence[RewardWorker], bounds: dict[str, float], draft: Dr
         return kind
     if kind == _STD and options.get("std_threshold", -1.0) <= 0:
         return kind if options.get("std_threshold", -1.0) == 0 else ""
-    known = "their share of correct completions (mean_filter), or for equal rewards (std_filter, 0)"
-    draft.refuse(where, f"{kind} {options}", f"groups are dropped by {known}", cure="grpo.active_sampling")
+    known = "by the share of correct completions (mean_filter) or for equal rewards (std_filter with std_threshold 0)"
+    draft.refuse(where, f"{kind} {options}", f"Shoal drops groups only {known}", cure="grpo.active_sampling")
     return ""

@@ -52,7 +52,7 @@ _SPREAD = (
 )
 _UNREAD = {
     "format_pattern": "ROLL computes it and leaves it out of the reward; reward.format rewards a format",
-    "data_args": "the template of a judge is its server's",
+    "data_args": "a judge uses the chat template of its server",
     "training_args": "reward workers do not train",
     "use_local": "programs run in Shoal's own sandbox (docs/sandbox.md)",
     "code_url": "programs run in Shoal's own sandbox (docs/sandbox.md)",
@@ -68,9 +68,9 @@ _OF_JUDGES = (
     "judge_api_key",
 )
 _REFUSED = {
-    "response_filter_config": ("single completions are not dropped for their reward", "grpo.active_sampling"),
-    "response_length_penalty_coef": ("ROLL's penalty counts padding: see reward.length", "reward.length"),
-    "reward_manager_config": ("start your own reward system as a server: reward.servers", "reward.servers"),
+    "response_filter_config": ("Shoal drops whole groups, not single completions", "grpo.active_sampling"),
+    "response_length_penalty_coef": ("ROLL's penalty also counts padding: set reward.length instead", "reward.length"),
+    "reward_manager_config": ("start your own reward system as a server: set reward.servers", "reward.servers"),
 }
 _READ = (*_SPREAD, "worker_cls", "tag_included", "query_filter_config", "reward_type")
 
@@ -119,8 +119,8 @@ def read_workers(source: Source, draft: Draft) -> list[RewardWorker]:
             workers.append(worker)
     if spread:
         draft.notes.append(
-            f"rewards.*: {', '.join(sorted(spread))} say where rewards are computed: launch.num_rewards and "
-            "reward.num_processes decide it here"
+            f"rewards.*: {', '.join(sorted(spread))} say where rewards are computed; in Shoal, launch.num_rewards "
+            "and reward.num_processes decide this"
         )
     return workers
 
@@ -132,7 +132,7 @@ def _worker(domain: str, options: Mapping[str, Any], draft: Draft) -> RewardWork
         draft.refuse(where, path, f"not yet available: {NOT_YET['vision']}")
         return None
     if name not in _VERIFIERS:
-        reason = f"write your own reward worker as a custom verifier (docs/rewards.md); known: {', '.join(_VERIFIERS)}"
+        reason = f"Shoal supports only {', '.join(_VERIFIERS)}: write it as a custom verifier (docs/rewards.md)"
         draft.refuse(where, path, reason, cure="reward.custom")
         return None
     tags = options.get("tag_included") or ()

@@ -29,7 +29,7 @@ def compose_rewards(workers: Sequence[RewardWorker], source: Source, draft: Draf
         for tag in worker.tags:
             if remap.setdefault(tag.lower(), worker.verifier) != worker.verifier:
                 where = f"rewards.{worker.domain}.tag_included"
-                draft.refuse(where, tag, "two workers score this tag in different ways", cure="reward.remap")
+                draft.refuse(where, tag, "another worker scores it differently: set reward.remap", cure="reward.remap")
     if remap or source[VALIDATION_FILES]:
         remap |= _others(workers, source)
         draft.set("reward.remap", remap or None, Origin("rewards: worker_cls and tag_included", True))
@@ -57,10 +57,10 @@ def _options(workers: Sequence[RewardWorker], draft: Draft) -> dict[str, dict[st
             options["code"] = {"partial_credit": False, "timeout_s": _TEST_S, "total_timeout_s": _TESTS_S}
         elif worker.class_name == "CrossThinkQARuleRewardWorker":
             if kind not in ("loose", "soft", "strict"):
-                known = "known: loose, soft, strict"
+                known = "must be loose, soft or strict"
                 draft.refuse(f"rewards.{worker.domain}.reward_type", kind, known, cure="reward.verifiers")
             elif options.setdefault("multiple_choice", {"values": kind}) != {"values": kind}:
-                reason = "another worker scores choices in another way, and the verifier multiple_choice knows only one"
+                reason = "must be the same for all workers, since the verifier multiple_choice has one setting"
                 draft.refuse(f"rewards.{worker.domain}.reward_type", kind, reason, cure="reward.verifiers")
         elif kind is not None:
             draft.notes.append(f"rewards.{worker.domain}.reward_type = {kind}: only ROLL's crossthinkqa reads it")
@@ -73,11 +73,11 @@ def _judge(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> Non
     judges = [worker for worker in workers if worker.verifier == "llm_judge"]
     if not judges:
         if shared:
-            draft.notes.append("reward_model: no worker of rewards is a judge, so nothing asks it")
+            draft.notes.append("reward_model: no worker of rewards is a judge, so it is not used")
         return
     where, options = f"rewards.{judges[0].domain}", judges[0].options
     if len(judges) > 1:
-        draft.refuse(f"rewards.{judges[1].domain}", "", "one judge answers for all domains", cure="reward.judge")
+        draft.refuse(f"rewards.{judges[1].domain}", "", "one judge is possible: set reward.judge", cure="reward.judge")
     generating = options.get("generating_args") or shared.get("generating_args") or {}
     names = (options.get("judge_model_name"), _model_name(shared), _model_name(options))
     model = next((name for name in names if isinstance(name, str) and name), "")
@@ -90,8 +90,8 @@ def _judge(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> Non
     draft.set("reward.judge", judge, Origin(where, True))
     if "base_url" not in judge:
         draft.notes.append(
-            f"{where}: ROLL runs the judge {model} itself; here it is a server: start one, and give its address with "
-            "--set reward.judge.base_url=...; without one, data whose labels need a judge are refused"
+            f"{where}: ROLL runs the judge {model}; in Shoal it is a server: start it, and give its address by "
+            "--set reward.judge.base_url=...; without it, data whose labels need a judge are refused"
         )
     if options.get("judge_api_key"):
         draft.notes.append(f"{where}.judge_api_key: put the key into a variable that reward.judge.api_key_env names")
@@ -111,13 +111,13 @@ def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
     verifiers = {worker.verifier for worker in workers}
     if any(worker.class_name == "MathRuleRewardWorker" for worker in workers):
         draft.notes.append(
-            "verifier math: both compare by math-verify; ROLL reads the answer after </think> or the last empty line, "
-            "Shoal the last answer of the completion"
+            "verifier math: both compare by math-verify; ROLL reads the answer after </think> or the last empty "
+            "line, and Shoal reads the last answer of the completion"
         )
     if "code" in verifiers:
         draft.notes.append(
-            "verifier code: labels are lists of Python tests, such as ROLL's with case_type assert; those with input "
-            "need the verifier code_stdio, and functions for pytest have to call themselves (docs/rewards.md)"
+            "verifier code: labels must be lists of Python tests, like ROLL's with case_type assert; tests with input "
+            "need the verifier code_stdio, and tests for pytest must call their functions (docs/rewards.md)"
         )
     if any(worker.options.get("reward_type") == "soft" and worker.verifier == "multiple_choice" for worker in workers):
         draft.notes.append(
@@ -132,5 +132,5 @@ def _describe(workers: Sequence[RewardWorker], draft: Draft) -> None:
             )
         if worker.class_name == "MultipleChoiceBoxedRuleRewardWorker":
             draft.notes.append(
-                f"rewards.{worker.domain}: ROLL's class gives every completion the reward 0; here 1 or 0"
+                f"rewards.{worker.domain}: ROLL's class gives every completion the reward 0; Shoal gives 1 or 0"
             )

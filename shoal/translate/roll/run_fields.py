@@ -19,7 +19,7 @@ RUN: list[Field] = rows(
     composed("exp_name", "text", "rlvr", "run.name"),
     mapped("seed", "integer", 42, "run.seed"),
     mapped("max_steps", "integer", 500, "run.num_steps"),
-    composed("save_steps", "integer", 50, "checkpoint.every_steps", why="0, never, becomes the length of the run"),
+    composed("save_steps", "integer", 50, "checkpoint.every_steps", why="0 (never) becomes the length of the run"),
     composed("max_ckpt_to_keep", "integer", 0, "checkpoint.keep_last", why="0 keeps all"),
     composed("track_with", "texts", ["tensorboard"], "tracking.wandb tracking.tensorboard tracking.trackio"),
     composed("tracker_kwargs", "table", None, "tracking.wandb tracking.wandb_project", why="mode and project"),
@@ -33,7 +33,7 @@ RUN: list[Field] = rows(
     ignored("profiler_timeline profiler_memory profiler_output_dir", _PROFILE),
     ignored("otlp_output_dir", "docs/observability.md has Shoal's traces and metrics"),
     ignored("num_gpus_per_node num_nodes local_rank system_envs system_envs.* hydra hydra.*", PLACES),
-    ignored("defaults", "ROLL's own deepspeed_zero files are known by their names; learner.zero_stage"),
+    ignored("defaults", "Shoal knows ROLL's own deepspeed_zero files by name; for others, set learner.zero_stage"),
     ignored("model_download_type", "every service finds model.path on its own machine, or at the Hugging Face hub"),
     ignored("rpc_timeout backend_timeout", _DEADLINES),
     ignored("resume_from_checkpoint auto_resume", "`shoal train --resume` continues a run"),
@@ -52,7 +52,7 @@ RUN: list[Field] = rows(
     ignored(
         "early_stop_steps reward_filter_mean_threshold generate_redundancy_num difficulty_high train_batch_size "
         "num_eval_prompts",
-        "an older field, which ROLL does not read any more",
+        "an older field, which ROLL no longer reads",
     ),
     # Pipelines other than RLVR.
     played("custom_envs train_env_manager val_env_manager", "any"),
@@ -62,7 +62,7 @@ RUN: list[Field] = rows(
         "enable_response_mask",
         "any",
         None,
-        "tokens that the policy did not sample are never trained on",
+        "must be true: Shoal trains only on tokens that the policy sampled",
         accepts=[None, True],
     ),
     not_yet(
@@ -74,6 +74,6 @@ RUN: list[Field] = rows(
     ),
     ignored("vlm_filter vlm_filter.*", "only the pipeline of vision models reads it"),
     outside(
-        "reward_system_config", "any", None, "start your own reward system as a server of verifiers: reward.servers"
+        "reward_system_config", "any", None, "start your own reward system as a server: set reward.servers"
     ),
 )

@@ -12,7 +12,7 @@ DATA = "actor_train.data_args"
 _BATCHES = "gradients do not depend on micro-batches: learner.pack_tokens decides the size of one"
 _READ = "the coordinator reads the data"
 _SHARDING = (
-    "the learner uses DeepSpeed: learner.zero_stage, sequence_parallel_size and offload_* decide how ranks share it"
+    "learner.zero_stage, sequence_parallel_size and offload_* decide how the ranks of DeepSpeed share the model"
 )
 
 SPLITS = (
@@ -25,13 +25,13 @@ SPLITS = (
 """Fields for the number of ranks that share a model or a row."""
 
 _REWARD_MODEL = (
-    "a reward model scores the rows whose verifier is reward_model: --set reward.model.path=MODEL, and give "
-    'data.sources verifier = "reward_model"'
+    "a reward model scores the rows whose verifier is reward_model: give --set reward.model.path=MODEL, and set "
+    'verifier = "reward_model" in data.sources'
 )
 
 
 def common(worker: str) -> list[Field]:
-    """Returns the rows of every worker that only affect the distribution of the worker's work."""
+    """Returns the rows for settings that every worker has."""
     return [
         *each(
             ignored(f"{worker}.", PLACES),
@@ -72,7 +72,7 @@ def common(worker: str) -> list[Field]:
 
 
 def model_rows(worker: str) -> list[Field]:
-    """Returns the rows of a worker's model that change no result."""
+    """Returns the rows for settings of a model that every worker has."""
     return [
         ignored(f"{worker}.model_args.model_type", "the model's config.json names its type"),
         ignored(f"{worker}.model_args.num_labels", "the policy is a language model"),
@@ -86,11 +86,11 @@ def model_rows(worker: str) -> list[Field]:
             f"{worker}.model_args.model_config_kwargs",
             "any",
             None,
-            "the model is as its config.json describes it: change the file",
+            "Shoal uses the model's own config.json: change that file instead",
             accepts=(None, {}),
         ),
         refused(
-            f"{worker}.model_args.model_config_kwargs.*", "any", None, "the model is as its config.json describes it"
+            f"{worker}.model_args.model_config_kwargs.*", "any", None, "Shoal uses the model's own config.json"
         ),
         not_yet(f"{worker}.model_args.moe_aux_loss_coef", "number", None, "mixture of experts", accepts=(None, 0.0)),
     ]
@@ -194,7 +194,7 @@ WORKERS: list[Field] = [
         why="ROLL's own DeepSpeed files, by name",
     ),
     *(
-        composed(name, "integer", 1, "grpo.num_mini_batches", why="ranks that share a model, or a row")
+        composed(name, "integer", 1, "grpo.num_mini_batches", why="the number of ranks that share a model or a row")
         for name in SPLITS
     ),
     mapped(f"{STRATEGY}.zero_optimization.stage", "integer", 2, "learner.zero_stage"),
