@@ -18,9 +18,9 @@ _MOST_TOKENS = int(DataConfig.model_fields["max_prompt_tokens"].default)
 
 
 def compose_batches(source: Source, draft: Draft) -> int:
-    """Sets the sizes of a step. Returns the number of TRL's optimizer steps in a step.
+    """Sets the sizes of a train step. Returns the number of TRL's optimizer steps in a train step.
 
-    TRL counts per process. An unknown number of processes is the smallest for which the sizes fit, usually 1.
+    TRL counts per process. If the source sets no number of processes, the smallest fitting one is used, usually 1.
     """
     for name in _COUNTS:
         if source[name] < 1:
@@ -36,9 +36,9 @@ def compose_batches(source: Source, draft: Draft) -> int:
     if source.is_set("num_processes"):
         draft.set("launch.num_learner_ranks", processes, source.origin("num_processes"))
     else:
-        why = "the smallest number for which whole groups are generated" if processes > 1 else "as TRL alone starts"
+        why = "the smallest number that gives whole groups" if processes > 1 else "TRL's number without a launcher"
         draft.notes.append(
-            f"a generation batch is {batch} completions, with num_processes {processes}, {why}: for another number end "
+            f"a generation batch has {batch} completions for num_processes {processes} ({why}); for another number end "
             "the command with -- --num_processes N, or set grpo.groups_per_step and launch.num_learner_ranks"
         )
     if batch % generations:
@@ -48,8 +48,8 @@ def compose_batches(source: Source, draft: Draft) -> int:
     mini_batches = max(1, batch // (device * accumulation))
     if groups % mini_batches:
         reason = (
-            f"an optimizer step takes {device * accumulation} completions, which is no whole number of groups of "
-            f"{generations}, and mini-batches are whole groups; raise gradient_accumulation_steps"
+            f"an optimizer step takes {device * accumulation} completions, but mini-batches must be whole groups of "
+            f"{generations}: raise gradient_accumulation_steps"
         )
         draft.refuse("per_device_train_batch_size", device, reason, cure="grpo.num_mini_batches")
         mini_batches = 1
@@ -97,7 +97,7 @@ def _set_steps(source: Source, draft: Draft, *, optimizer_steps: int) -> None:
     if saves < 1 and source["max_steps"] > 0:
         saves = math.ceil(saves * source["max_steps"])
     if saves < 1:
-        draft.notes.append(f"save_steps = {saves:g} is a share of a length that is not known here: every 50 steps")
+        draft.notes.append(f"save_steps = {saves:g} is a share of an unknown length: checkpoints come every 50 steps")
     every = max(1, int(saves) // optimizer_steps) if saves >= 1 else 50
     draft.set("checkpoint.every_steps", every, source.origin("save_steps"))
 
@@ -114,15 +114,15 @@ def compose_lengths(source: Source, draft: Draft) -> None:
         draft.set("data.max_prompt_tokens", prompt, source.origin("vllm_max_model_length", "max_completion_length"))
     else:
         draft.notes.append(
-            f"max_prompt_length: TRL takes prompts of any length; here those of more than {_MOST_TOKENS} tokens are "
-            "left out: data.max_prompt_tokens"
+            f"max_prompt_length: TRL takes prompts of any length; Shoal leaves out prompts of more than {_MOST_TOKENS} "
+            "tokens, unless data.max_prompt_tokens is set"
         )
     if context is not None:
         compose_context(source, draft, "vllm_max_model_length")
 
 
 def compose_context(source: Source, draft: Draft, name: str) -> None:
-    """Sets the engine's context from a field. The lengths of prompts and completions must be set."""
+    """Sets the engine's context from a field. The draft must already have the lengths of prompts and completions."""
     prompt = draft.values["data.max_prompt_tokens"] or _MOST_TOKENS
     completion = draft.values["sampling.max_completion_tokens"]
     set_context(source, draft, name, prompt + completion, f"{prompt} + {completion} tokens")

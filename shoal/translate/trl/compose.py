@@ -64,7 +64,7 @@ def _data(source: Source, draft: Draft) -> None:
             table[ours] = source[field]
     if source["system_prompt"] is not None:
         draft.of_sources["system_prompt"] = source["system_prompt"]
-        draft.notes.append("system_prompt: every source of data gets it, unless it has a system_prompt of its own")
+        draft.notes.append("system_prompt: every source of data gets it, unless the source sets its own system_prompt")
     if (loaded := source["train_dataset"]) and not name:
         _loaded(loaded, columns, source, draft)
     if name:
@@ -76,12 +76,12 @@ def _loaded(loaded: dict[str, Any], column: str, source: Source, draft: Draft) -
     table = {name: loaded[name] for name in _OF_DATA if name in loaded}
     shown = _shown_data(table)
     if not table:
-        reason = "must be an object in a Python file; name the data with --set data.sources=..."
+        reason = "Shoal reads this field only from Python files: name the data with --set data.sources=..."
         draft.refuse("train_dataset", loaded, reason, cure="data.sources", is_needed=True)
         return
     if loaded["changes"]:
         reason = (
-            f"the source changes its rows ({', '.join(loaded['changes'])}), which only a run could do: save them with "
+            f"the file changes its rows ({', '.join(loaded['changes'])}), and Shoal does not run it: save them with "
             '.to_json("train.jsonl"), and give --set \'data.sources=[{path = "train.jsonl", messages_column = '
             f'"{column}"}}]\''
         )
@@ -143,13 +143,13 @@ def _model(source: Source, draft: Draft) -> None:
         name, attention = "model_init_kwargs", settings[name]
     for setting, value in settings.items():
         if setting not in ("attn_implementation", "dtype", "torch_dtype", "device_map", "use_cache", "revision"):
-            draft.refuse("model_init_kwargs", f"{setting} = {value}", "the model is loaded as its files define it")
+            draft.refuse("model_init_kwargs", f"{setting} = {value}", "Shoal loads the model as its files define it")
     if settings.get("revision"):
         draft.set("model.revision", settings["revision"], source.origin("model_init_kwargs"))
     if attention in ("sdpa", "flash_attention_2", "eager"):
         draft.set("learner.attention", attention, source.origin(name))
     elif attention is not None:
-        draft.refuse(name, attention, "known: sdpa, flash_attention_2, eager", cure="learner.attention")
+        draft.refuse(name, attention, "Shoal supports only sdpa, flash_attention_2, eager", cure="learner.attention")
 
 
 def _schedule(source: Source, draft: Draft) -> None:
@@ -163,17 +163,17 @@ def _schedule(source: Source, draft: Draft) -> None:
         steps, ratio = 0, steps
     if scheduler == "constant":
         if steps or ratio:
-            draft.notes.append("warm-up: a constant schedule has no warm-up")
+            draft.notes.append("warmup_steps and warmup_ratio change nothing: a constant schedule has no warm-up")
     elif steps:
         draft.set("learner.warmup_steps", int(steps), source.origin("warmup_steps"))
     elif ratio:
         draft.set("learner.warmup_ratio", ratio, source.origin("warmup_ratio"))
     optimizer = source["optim"]
     if optimizer not in _ADAM:
-        draft.refuse("optim", optimizer, f"the optimizer is AdamW: {', '.join(_ADAM)}")
+        draft.refuse("optim", optimizer, f"Shoal's optimizer is AdamW: choose one of {', '.join(_ADAM)}")
     elif "8bit" in optimizer:
         draft.notes.append(
-            f"optim = {optimizer}: AdamW with float32 states, which take more memory and are more precise"
+            f"optim = {optimizer}: Shoal's AdamW has float32 states, which take more memory and are more precise"
         )
     draft.set("learner.fused_adam", "fused" in optimizer or "8bit" in optimizer, source.origin("optim"))
     draft.set("learner.compute_dtype", "float32" if source["bf16"] is False else "auto", source.origin("bf16"))
@@ -184,7 +184,8 @@ def compose_loss(source: Source, draft: Draft) -> None:
     loss, level = source["loss_type"], source["importance_sampling_level"]
     origin = source.origin("loss_type", "importance_sampling_level")
     if loss not in _AGGREGATION or level not in ("token", "sequence"):
-        draft.refuse("loss_type", f"{loss}, {level}", f"known: {', '.join(_AGGREGATION)}, with level token or sequence")
+        reason = f"Shoal supports only {', '.join(_AGGREGATION)}, with importance_sampling_level token or sequence"
+        draft.refuse("loss_type", f"{loss}, {level}", reason)
         return
     objective = loss if loss in ("cispo", "sapo", "vespo", "luspo") else "ppo_clip"
     if objective == "ppo_clip" and level == "sequence":
@@ -193,8 +194,8 @@ def compose_loss(source: Source, draft: Draft) -> None:
     draft.set("loss.aggregation", _AGGREGATION[loss], origin)
     if loss == "bnpo":
         draft.notes.append(
-            "loss_type = bnpo: TRL takes the mean over the tokens of each device and forward pass, and the mean of "
-            "these; here it is one mean over the tokens of an optimizer step, whatever the devices"
+            "loss_type = bnpo: TRL takes the mean over the tokens of each device and forward pass, and averages these "
+            "means; Shoal takes one mean over all tokens of an optimizer step"
         )
     # The denominator of the ratio is the learner's own probability before the first update.
     draft.set("loss.baseline", "proximal", origin)
@@ -247,7 +248,7 @@ def _correction(source: Source, draft: Draft) -> None:
         return
     level, _, how = mode.partition("_")
     if level not in ("token", "sequence") or how not in ("truncate", "mask"):
-        draft.refuse("vllm_importance_sampling_mode", mode, "known: token and sequence, with _truncate or _mask")
+        draft.refuse("vllm_importance_sampling_mode", mode, "must be token or sequence, then _truncate or _mask")
         return
     draft.set("correction.weight", level, origin)
     draft.set("correction.weight_high", high or 1e6, source.origin("vllm_importance_sampling_clip_max"))
@@ -264,7 +265,7 @@ def _advantage(source: Source, draft: Draft) -> None:
     origin, scale = source.origin("scale_rewards"), str(scale).lower()
     names = {"group": "group_std", "true": "group_std", "batch": "batch_std", "none": "none", "false": "none"}
     if scale not in names:
-        draft.refuse("scale_rewards", scale, "known: group, batch, none")
+        draft.refuse("scale_rewards", scale, "Shoal supports only group, batch, none")
         return
     options = {"baseline": "group_mean", "scale": names[scale], "std_ddof": 1, "std_eps": 1e-4}
     for name, value in options.items():
@@ -275,4 +276,4 @@ def _advantage(source: Source, draft: Draft) -> None:
         draft.set("advantage.per_verifier", True, source.origin("multi_objective_aggregation"))
         draft.set("advantage.batch_normalize", True, source.origin("multi_objective_aggregation"))
     elif many != "sum_then_normalize":
-        draft.refuse("multi_objective_aggregation", many, "known: sum_then_normalize, normalize_then_sum")
+        draft.refuse("multi_objective_aggregation", many, "must be sum_then_normalize or normalize_then_sum")

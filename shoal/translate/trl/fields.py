@@ -20,10 +20,8 @@ _LOGS = "every run writes metrics.jsonl, and the ledger keeps prompts and comple
 _SERVER = "generators register with the coordinator"
 _HUB = "the trained model stays in the run's folder; upload it from there"
 TRANSFORMERS = "completions are always sampled by vLLM"
-FULL = (
-    "sampling from less than the full distribution biases the importance ratio, since the learner normalizes over all"
-)
-EVALUATION = "evaluation.sources names the held-out questions, evaluation.every_steps how often they are asked"
+FULL = "Shoal has no such penalty: the engine would sample from another distribution than the learner's policy"
+EVALUATION = "evaluation.sources names the held-out questions, and evaluation.every_steps says how often"
 REWARDS = (
     "data.sources reward.weights reward.verifiers reward.apply_verifiable_reward reward.format reward.overlong "
     "reward.repetition reward.cosine reward.style reward.custom"
@@ -38,7 +36,7 @@ def _stop_strings(kwargs: Any) -> list[str]:
         raise Unfit("a table of settings is expected")
     others = sorted(set(kwargs or {}) - {"stop", "include_stop_str_in_output"})
     if others:
-        raise Unfit(f"only `stop` has a counterpart; the others have fields of their own ({', '.join(others)})")
+        raise Unfit(f"only `stop` is translated here: give each other setting as its own field ({', '.join(others)})")
     return text_list((kwargs or {}).get("stop"))
 
 
@@ -111,7 +109,7 @@ GRPO: list[Field] = rows(
     mapped("mask_truncated_completions", "flag", False, "grpo.mask_truncated_completions"),
     mapped("top_entropy_quantile", "number", 1.0, "loss.top_entropy_share"),
     mapped("entropy_coef", "number", 0.0, "loss.entropy_coef"),
-    refused("use_adaptive_entropy", "flag", False, "the weight of the entropy is fixed: loss.entropy_coef"),
+    refused("use_adaptive_entropy", "flag", False, "the weight of the entropy is fixed: give entropy_coef"),
     ignored(
         "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
         "it adapts the weight of the entropy, which is fixed here",
@@ -175,19 +173,19 @@ TRAINING: list[Field] = rows(
     mapped("gradient_checkpointing", "flag", True, "learner.gradient_checkpointing"),
     ignored("gradient_checkpointing_kwargs", HOW),
     composed("save_steps", "number", 500, "checkpoint.every_steps"),
-    composed("logging_steps", "number", 10, "tracking.completions_every_steps", why="where log_completions is on"),
+    composed("logging_steps", "number", 10, "tracking.completions_every_steps", why="if log_completions is on"),
     ignored("save_strategy", "checkpoints are written every checkpoint.every_steps, and at the end"),
     mapped("save_total_limit", "integer", None, "checkpoint.keep_last"),
     ignored("save_only_model", "checkpoints hold what a resume needs"),
     refused(
-        "deepspeed", "any", None, "give its settings in [learner]: zero_stage and the others there", accepts=[None]
+        "deepspeed", "any", None, "set learner.zero_stage and other fields of [learner] instead", accepts=[None]
     ),
     refused("fsdp", "any", None, "the learner uses DeepSpeed: set learner.zero_stage", accepts=[None, "", []]),
     refused("auto_find_batch_size", "flag", False, "Shoal takes the batch sizes as configured"),
     refused("label_smoothing_factor", "number", 0.0, "there are no labels to smooth", accepts=[0.0]),
     refused("fsdp_config", "any", None, "the learner uses DeepSpeed: set learner.zero_stage", accepts=[None, {}]),
-    refused("parallelism_config", "any", None, "set learner.sequence_parallel_size", accepts=[None]),
-    refused("optim_args", "any", None, "AdamW's settings have fields of their own"),
+    refused("parallelism_config", "any", None, "set learner.sequence_parallel_size instead", accepts=[None]),
+    refused("optim_args", "any", None, "give AdamW's settings as fields: adam_beta1, adam_beta2, adam_epsilon"),
     refused("optim_target_modules", "any", None, "one optimizer trains all weights"),
     refused("neftune_noise_alpha", "number", None, "noise would make the learner's policy differ from the engine's"),
     ignored(

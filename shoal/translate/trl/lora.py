@@ -8,8 +8,8 @@ from shoal.translate.shared.setters import LORA_PARAMETERS, set_lora
 
 _CALL = "LoraConfig"
 _BITS = "BitsAndBytesConfig"
-_INITIAL = "an adapter's first matrix is random, and its second is 0, as by peft's default"
-_LINEAR = "only LoRA on linear layers is available, and nothing else is trained with it"
+_INITIAL = "an adapter begins as by peft's default: its first matrix is random, and its second is 0"
+_LINEAR = "Shoal trains only LoRA adapters on linear layers, and no other weights beside them"
 _TO = "learner.lora"
 
 LORA: list[Field] = rows(
@@ -39,7 +39,7 @@ LORA: list[Field] = rows(
         aliases=[f"{_BITS}.bnb_4bit_use_double_quant"],
     ),
     ignored(f"{_BITS}.bnb_4bit_compute_dtype", "learner.compute_dtype decides it"),
-    refused(f"{_BITS}.*", "any", None, "no such option of 4-bit models here"),
+    refused(f"{_BITS}.*", "any", None, "Shoal has no such option of 4-bit models"),
     refused("lora_target_parameters lora_modules_to_save use_dora", "any", None, _LINEAR),
     *each(
         refused(f"{_CALL}.", "any", None, _LINEAR),
@@ -54,7 +54,7 @@ LORA: list[Field] = rows(
     accepted(f"{_CALL}.init_lora_weights", "any", True, _INITIAL, accepts=[None, "gaussian"]),
     *(ignored(name, "the task is causal language modeling") for name in ("lora_task_type", f"{_CALL}.task_type")),
     ignored(f"{_CALL}.inference_mode", "adapters are trained"),
-    refused(f"{_CALL}.*", "any", None, "no such option of LoRA here"),
+    refused(f"{_CALL}.*", "any", None, "Shoal has no such option of LoRA"),
 )
 
 
@@ -64,7 +64,7 @@ def _quantization(source: Source, draft: Draft) -> str:
     for name in ("GRPOTrainer.quantization_config", "from_pretrained.quantization_config"):
         given = [text for text in source[name] or () if text != "None"]
         if given and not given[0].startswith((f"{_BITS}(", "get_quantization_config(")):
-            draft.refuse(name, given, f"no {_BITS} in the file can be read", cure="learner.lora")
+            draft.refuse(name, given, f"the file has no readable {_BITS}: set learner.lora", cure="learner.lora")
         elif given and given[0].startswith(_BITS):
             flag = call
     return str(flag) if source["load_in_4bit"] else "none"
@@ -80,7 +80,7 @@ def compose_lora(source: Source, draft: Draft) -> None:
     is_call = any(source.is_set(name) for name in fields.values()) or f"{_CALL}()" in named
     by_flags = source["use_peft"]
     if named and not is_call and "get_peft_config" not in str(named):
-        draft.refuse("GRPOTrainer.peft_config", named, f"no {_CALL} in the file can be read", cure="learner.lora")
+        draft.refuse("GRPOTrainer.peft_config", named, f"the file has no readable {_CALL}: set {_TO}", cure=_TO)
         return
     names = fields if is_call and named else flags
     values: dict[str, Any] = {name: source[field] for name, field in names.items()}
@@ -91,7 +91,7 @@ def compose_lora(source: Source, draft: Draft) -> None:
     if not (is_call and named) and not by_flags:
         source.note_unused(*(*fields.values(), *flags.values()), why="changes nothing without use_peft")
         if quantization != "none":
-            draft.refuse("load_in_4bit", True, "a 4-bit model is frozen: train adapters on it", cure="learner.lora")
+            draft.refuse("load_in_4bit", True, "a 4-bit model is frozen: train adapters on it, by use_peft", cure=_TO)
         return
     bits = ("load_in_4bit", "bnb_4bit_quant_type", f"{_BITS}.bnb_4bit_quant_type")
     used += [name for name in bits if source.is_set(name)]

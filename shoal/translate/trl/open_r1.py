@@ -52,19 +52,19 @@ LAST_MONTH_OF = dict.fromkeys(_ITS_OWN, MAY)
 
 FUNCTIONS_BY_DEFAULT = ["accuracy", "format", "tag_count"]
 _REFUSED = {
-    "length": "compares the lengths of all completions that a device scores together; reward.length is a penalty by "
-    "length alone",
+    "length": "compares the lengths of all completions that a device scores together; Shoal only has reward.length, a "
+    "penalty for a completion's own length",
     **dict.fromkeys(
         ("code", "binary_code", "ioi_code", "cf_code"),
-        "runs programs by E2B, Morph or Piston, on columns of its own: give data with the verifier code_stdio",
+        "runs programs by E2B, Morph or Piston, with its own columns: give data with the verifier code_stdio",
     ),
 }
 
 
 def note_settings(functions: Collection[str], source: Source, draft: Draft) -> None:
-    """Notes settings of functions that give no reward, and a difference between the cosine rewards."""
+    """Notes settings whose reward function is not used, and how Shoal's cosine reward differs from open-r1's."""
     if "cosine" in functions:
-        draft.notes.append("cosine: a text beyond cosine_max_len has the value at it; open-r1's rises again")
+        draft.notes.append("cosine: beyond cosine_max_len the value stays the same; in open-r1 it rises again")
     for row in FIELDS:
         function = row.why.partition("open-r1's ")[2].partition(",")[0]
         if row.composed and function not in functions:

@@ -24,8 +24,8 @@ from shoal.translate.trl.open_r1 import (
 )
 
 _CUSTOM = (
-    "write it as a custom verifier, --set reward.custom.NAME.file=FILE.py, and name it in the data (verifier or "
-    "verifier_column of data.sources), with its weight in reward.weights"
+    "write it as a custom verifier with --set reward.custom.NAME.file=FILE.py, name it in the data (verifier or "
+    "verifier_column of data.sources), and set its weight in reward.weights"
 )
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "accuracy_reward": (),
@@ -111,10 +111,10 @@ def _weighted_functions(source: Source, draft: Draft) -> list[tuple[str, float]]
         functions.insert(0, model)
     if not functions and is_open_r1(source):
         functions = FUNCTIONS_BY_DEFAULT
-        draft.notes.append(f"reward_funcs: without any, open-r1 rewards {', '.join(functions)}")
+        draft.notes.append(f"reward_funcs: the source has none, so open-r1's defaults are used: {', '.join(functions)}")
     if not functions:
         if weights:
-            draft.refuse("reward_weights", weights, "there are no reward_funcs that they could weigh")
+            draft.refuse("reward_weights", weights, "there are no reward_funcs to weight: give reward_funcs")
         return []
     if weights is None:
         weights = [1.0] * len(functions)
@@ -150,7 +150,7 @@ def _set_verifier(
     if own_labels:
         return
     settings = ", ".join(f"{name} = {toml_value(value)}" for name, value in columns.items())
-    draft.notes.append(f"{names[0]}: give data.sources {settings}")
+    draft.notes.append(f"{names[0]}: set {settings} in data.sources")
 
 
 def _sum_once(source: Source, draft: Draft, *, reads_solutions: bool) -> None:
@@ -199,13 +199,13 @@ def _part(text: str, weight: float, source: Source) -> dict[str, Any]:
             return {"format": {"kind": "think", "mode": "add", "value": weight}}
         case "get_soft_overlong_punishment":
             if set(options) != set(_OPTIONS[name]):
-                raise Unfit(f"needs {' and '.join(_OPTIONS[name])}")
+                raise Unfit(f"needs the arguments {' and '.join(_OPTIONS[name])}")
             return overlong(weight, options["max_completion_len"], options["soft_punish_cache"])
         case "get_repetition_penalty_reward":
             most = options.get("max_penalty", -1.0)
             return {"repetition": {"max_penalty": most * weight, "ngram_size": options.get("ngram_size", 3)}}
     if "max_len" not in options:
-        raise Unfit("needs max_len")
+        raise Unfit("needs the argument max_len")
     values = {theirs: options[theirs] for theirs in COSINE if theirs in options}
     return cosine(weight, {"max_length_tokens": options["max_len"]}, values)
 
@@ -215,7 +215,7 @@ def _check(name: str, options: Mapping[str, Any], weight: float) -> None:
     if name == "reasoning_accuracy_reward":
         raise Unfit(f"scores only the text after </think>, and gives 0 without it; no verifier does this: {_CUSTOM}")
     if name not in _OPTIONS:
-        raise Unfit(f"has no counterpart in Shoal; known functions of trl.rewards: {', '.join(_OPTIONS)}; {_CUSTOM}")
+        raise Unfit(f"has no counterpart in Shoal, which supports {', '.join(_OPTIONS)} of trl.rewards: {_CUSTOM}")
     if unknown := set(options) - set(_OPTIONS[name]):
         raise Unfit(
             f"{name} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS[name]) or 'none'}"
@@ -240,7 +240,7 @@ def _read(text: str) -> tuple[str, dict[str, Any]]:
 
 def _own_part(function: OwnFunction, weight: float) -> dict[str, Any]:
     if function.problem:
-        raise Unfit(f"{function.problem}, and give it with --set reward.custom.NAME.file=FILE.py")
+        raise Unfit(f"{function.problem}, and give the function with --set reward.custom.NAME.file=FILE.py")
     name = _verifier_name(function)
     convention = "trl" if function.takes_messages else "trl_text"
     table = {"file": function.file, "function": function.name, "convention": convention}
@@ -264,8 +264,8 @@ def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) 
         each.name for each in functions if set(each.columns) - {_LABEL} or len(each.required) != len(each.columns)
     ]:
         reason = (
-            f"reads other columns than {_LABEL}, the label of the verifier {beside}: give data whose rows name their "
-            "verifiers and have a label for each, with --set data.sources and its verifier_column"
+            f"reads columns other than {_LABEL}, which the verifier {beside} reads: give data with a column of "
+            "verifiers and a label for each of them, by --set data.sources=... with verifier_column"
         )
         draft.refuse("reward_funcs", ", ".join(others), reason, cure="data.sources")
     return {"ground_truth_column": _LABEL}
@@ -274,8 +274,8 @@ def _own_labels(functions: Sequence[OwnFunction], *, beside: str, draft: Draft) 
 def _note_own(functions: Sequence[OwnFunction], num_verifiers: int, draft: Draft) -> None:
     names = ", ".join(_verifier_name(function) for function in functions)
     draft.notes.append(
-        f"reward_funcs: {names} judge one completion a call, so a function that compares the completions of a list "
-        "does not work; of its file runs only what the function needs (docs/rewards.md)"
+        f"reward_funcs: Shoal calls {names} with one completion at a time, so comparing completions does not work; of "
+        "the file, only the parts that a function needs are run (docs/rewards.md)"
     )
     if texts := [_verifier_name(function) for function in functions if not function.takes_messages]:
         draft.notes.append(
@@ -284,6 +284,6 @@ def _note_own(functions: Sequence[OwnFunction], num_verifiers: int, draft: Draft
         )
     if num_verifiers > 1:
         draft.notes.append(
-            "reward_funcs: a completion counts as correct where all of the functions give at least 1; reward.correct "
-            "names those that decide it"
+            "reward_funcs: a completion counts as correct if all of the functions give at least 1; to let only some of "
+            "them decide, name these in reward.correct"
         )

@@ -22,13 +22,13 @@ BESIDE: list[Field] = [
     ignored("dtype", DTYPE, aliases=["torch_dtype", "from_pretrained.dtype", "from_pretrained.torch_dtype"]),
     *each(ignored("from_pretrained.", _LOADING), "device_map low_cpu_mem_usage token"),
     ignored("from_pretrained.use_cache", HOW),
-    refused("from_pretrained.*", "any", None, "the model is loaded as its files define it"),
+    refused("from_pretrained.*", "any", None, "Shoal loads the model as its files define it"),
     composed(
         "train_dataset",
         "table",
         None,
         "data.sources",
-        why="as far as a Python file loads it by load_dataset and leaves its rows as they are",
+        why="if a Python file loads it with load_dataset and does not change its rows",
         aliases=["GRPOTrainer.train_dataset"],
     ),
     composed("dataset_config", "text", None, "data.sources", aliases=["dataset_configs"]),
@@ -57,10 +57,10 @@ BESIDE: list[Field] = [
     *(played(f"GRPOTrainer.{name}", "any", accepts=[None, [], ["None"]]) for name in TOOLS),
     played("gym_configs", "any", accepts=[None, []]),
     refused(
-        "GRPOTrainer.optimizers", "any", None, "the optimizer is AdamW: set optim", accepts=[None, ["None", "None"]]
+        "GRPOTrainer.optimizers", "any", None, "Shoal uses AdamW: give optim", accepts=[None, ["None", "None"]]
     ),
     ignored("GRPOTrainer.eval_dataset", EVALUATION),
-    ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, which brings its tokenizer"),
+    ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, whose own tokenizer is used"),
     outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),
     *OPEN_R1,
 ]

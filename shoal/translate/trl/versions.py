@@ -31,7 +31,7 @@ def note_version(source: Source, draft: Draft) -> None:
     if source.since.endswith(DECEMBER) and (gone := sorted(spelled & OLDER.keys())):
         draft.notes.append(
             f"{gone[0]}: TRL 1.0 has no such field, so the defaults are those of 0.26, {DECEMBER}; a file for TRL 0.18 "
-            f"to 0.22 needs --as-of {MAY} (no correction by vLLM's log-probabilities), an earlier one --as-of "
+            f"to 0.22 needs --as-of {MAY} (no correction by vLLM's log-probabilities), an earlier file --as-of "
             f"{FEBRUARY} (beta 0.04, temperature 0.9)"
         )
     if source.since.endswith(FEBRUARY) and (gone := sorted(spelled & OLDEST.keys())):

@@ -33,9 +33,9 @@ def _sampling(source: Source, draft: Draft) -> None:
         elif key == "stop" and isinstance(value, Unread) and value.text.strip("[]").endswith(".eos_token"):
             draft.notes.append(f"{name}: completions always end at the end-of-sequence token")
         elif isinstance(value, Unread):
-            draft.refuse(name, f"{key} = {value.text}", "cannot be read without running the file")
+            draft.refuse(name, f"{key} = {value.text}", "cannot be read without running the file: write the value")
         else:
-            reason = FULL if key in _NEUTRAL else f"known: stop, top_k, {', '.join(_SAMPLING)}"
+            reason = FULL if key in _NEUTRAL else f"Shoal supports only stop, top_k, {', '.join(_SAMPLING)}"
             draft.refuse(name, f"{key} = {value}", reason)
 
 
@@ -63,7 +63,7 @@ def _whole_model(source: Source, draft: Draft) -> None:
     whole = _IN_4_BITS.sub("", path)
     if whole != path:
         draft.set("model.path", whole, source.origin("model_name_or_path"))
-        draft.notes.append(f"model.path = {whole}: {path} is its copy in 4 bits; the learner quantizes the whole model")
+        draft.notes.append(f"model.path = {whole}: {path} is a 4-bit copy of it; the learner quantizes the original")
 
 
 def _lengths(source: Source, draft: Draft) -> None:
@@ -87,9 +87,9 @@ def _lengths(source: Source, draft: Draft) -> None:
     if measured:
         draft.notes.append(
             f"{' and '.join(measured)}: the file measures its prompts when it runs. Here prompts have at most "
-            f"{draft.values['data.max_prompt_tokens']} tokens, longer ones are left out, and completions at most "
-            f"{draft.values['sampling.max_completion_tokens']}, max_seq_length ({length}) in all: set "
-            "data.max_prompt_tokens and sampling.max_completion_tokens to what the file prints"
+            f"{draft.values['data.max_prompt_tokens']} tokens (longer prompts are left out), and completions at most "
+            f"{draft.values['sampling.max_completion_tokens']}, which share max_seq_length ({length}): set "
+            "data.max_prompt_tokens and sampling.max_completion_tokens to the lengths that the file prints"
         )
 
 

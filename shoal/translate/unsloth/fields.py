@@ -6,7 +6,7 @@ from shoal.translate.shared.field import Field, accepted, composed, each, ignore
 from shoal.translate.trl import TRL
 
 _MEMORY = "a way to save memory on one GPU; here learner.logits_chunk_tokens splits the logits"
-_TEMPLATE = "Unsloth's own templates are known by name only: give the text, or leave out the model's own with --skip"
+_TEMPLATE = "Shoal does not know this template: --skip it, and set model.chat_template unless the model's own fits"
 _LOADS = "each service reads the model as its files define it"
 
 _DEFAULTS = {
@@ -68,10 +68,10 @@ _ADDED: list[Field] = rows(
         "use_gradient_checkpointing random_state max_seq_length",
     ),
     *each(
-        refused("get_peft_model.", "any", None, "only LoRA on linear layers is available", accepts=[None, {}]),
+        refused("get_peft_model.", "any", None, "Shoal trains only LoRA adapters on linear layers", accepts=[None, {}]),
         "loftq_config modules_to_save layers_to_transform",
     ),
-    refused("get_peft_model.*", "any", None, "no such option of LoRA here"),
+    refused("get_peft_model.*", "any", None, "Shoal has no such option of LoRA"),
     accepted("fast_inference", "flag", None, "completions are always sampled by vLLM", accepts=[True, False]),
     ignored("from_pretrained.fast_inference", "completions are always sampled by vLLM"),
 )

@@ -17,7 +17,7 @@ def compose_lora(source: Source, draft: Draft) -> None:
         return
     if not source.is_set("from_pretrained.load_in_4bit"):
         draft.notes.append(
-            'from_pretrained.load_in_4bit: on by Unsloth\'s default; turn it off with quantization "none"'
+            'from_pretrained.load_in_4bit: on by Unsloth\'s default; learner.lora.quantization = "none" turns it off'
         )
     values["targets"] = values["targets"] or LAYERS
     set_lora(draft, source.origin(*used), **values, quantization=bits)
