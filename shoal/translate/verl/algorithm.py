@@ -43,7 +43,7 @@ def compose_advantage(source: Source, draft: Draft) -> None:
     """Sets baseline and scale of the advantages."""
     kind, by_std = source["algorithm.adv_estimator"], source["algorithm.norm_adv_by_std_in_grpo"]
     if kind not in _ADVANTAGES:
-        draft.refuse("algorithm.adv_estimator", kind, f"known: {', '.join(_ADVANTAGES)}; gae needs a critic")
+        draft.refuse("algorithm.adv_estimator", kind, f"must be one of {', '.join(_ADVANTAGES)}; gae needs a critic")
         return
     baseline, scale, options = _ADVANTAGES[kind]
     origin = source.origin("algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo")
@@ -67,7 +67,7 @@ def compose_kl(source: Source, draft: Draft) -> None:
     spelled = kind if in_loss else penalty
     plain = spelled.rstrip("+")
     if plain not in _KL and (in_loss or in_reward):
-        draft.refuse(name, spelled, f"known: {', '.join(_KL)}, with + for straight-through")
+        draft.refuse(name, spelled, f"Shoal supports only {', '.join(_KL)}, and each with + (straight-through)")
         return
     which = [f"{ACTOR}.use_kl_loss"]
     which += [f"{ACTOR}.kl_loss_coef"] if in_loss else []
@@ -105,7 +105,7 @@ def compose_loss(source: Source, draft: Draft) -> None:
     """Sets objective, clipping, aggregation, and the denominator of the ratio."""
     mode, origin = source[f"{ACTOR}.policy_loss.loss_mode"], source.origin(f"{ACTOR}.policy_loss.loss_mode")
     if mode not in _OBJECTIVES:
-        draft.refuse(f"{ACTOR}.policy_loss.loss_mode", mode, f"known: {', '.join(_OBJECTIVES)}")
+        draft.refuse(f"{ACTOR}.policy_loss.loss_mode", mode, f"Shoal supports only {', '.join(_OBJECTIVES)}")
         return
     objective = _OBJECTIVES[mode]
     draft.set("loss.objective", objective, origin)
@@ -133,7 +133,7 @@ def _aggregate_by_sequence(source: Source, draft: Draft, mode: str) -> None:
         draft.notes.append(f"{name} = {asked}: verl's {mode} always uses {ours}")
     if source[f"{ACTOR}.use_kl_loss"] or source[f"{ACTOR}.entropy_coeff"]:
         draft.notes.append(
-            f"verl aggregates KL and entropy by {asked} beside {mode}; here all are aggregated by {ours}"
+            f"with {mode}, verl aggregates KL and entropy by {asked}; Shoal aggregates them by {ours}, like the loss"
         )
 
 
@@ -143,14 +143,14 @@ def _clipping(source: Source, draft: Draft, objective: str, mode: str) -> None:
     if objective in ("ppo_clip", "gspo", "cispo"):
         if has_base and not all(has_sides):
             draft.notes.append(
-                f"actor.clip_ratio = {base:g}: used for each side that is not set; in verl's later versions its own "
-                "defaults of clip_ratio_low and clip_ratio_high, 0.2, take precedence"
+                f"actor.clip_ratio = {base:g}: used for clip_ratio_low and clip_ratio_high if they are unset; in later "
+                "versions of verl, the defaults of these two fields (0.2) take precedence"
             )
         for side, has_side in zip(("low", "high"), has_sides, strict=True):
             name = f"{ACTOR}.{'clip_ratio' if has_base and not has_side else f'clip_ratio_{side}'}"
             ratio = source[name]
             if side == "low" and ratio > 1:
-                draft.notes.append(f"{name} = {ratio:g}: a ratio is never below 0, so it is the same as 1")
+                draft.notes.append(f"{name} = {ratio:g}: a ratio is never below 0, so the value has the effect of 1")
                 ratio = 1.0
             draft.set(f"loss.clip_{side}", ratio, source.origin(name))
     elif has_base and objective in ("dppo_tv", "dppo_kl", "gmpo"):

@@ -48,7 +48,7 @@ def _filter_groups(source: Source, draft: Draft) -> None:
     draft.set("grpo.max_refills", num_refills if num_refills > 0 else 100, source.origin(refills))
     if by not in _FILTERS:
         known = ", ".join(filter(None, _FILTERS))
-        draft.refuse(metric, by, f"known: {known}", cure="grpo.filter_groups_by")
+        draft.refuse(metric, by, f"Shoal supports only {known}", cure="grpo.filter_groups_by")
     else:
         draft.set("grpo.filter_groups_by", _FILTERS[by], source.origin(metric))
 
@@ -78,18 +78,18 @@ def _asynchronous_batches(source: Source, draft: Draft) -> None:
     """Sets the size of a train step: what fully_async_main trains on between two publishes."""
     mini, batches = source[f"{ACTOR}.ppo_mini_batch_size"], source[_REQUIRED] * source[_SYNCS]
     if mini < 1 or batches < 1:
-        draft.refuse(_REQUIRED, source[_REQUIRED], "batches and mini-batches must have at least one prompt")
+        draft.refuse(_REQUIRED, source[_REQUIRED], f"must be at least 1, as {_SYNCS} and ppo_mini_batch_size must")
         return
     origin = source.origin(f"{ACTOR}.ppo_mini_batch_size", _REQUIRED, _SYNCS)
     draft.set("grpo.groups_per_step", mini * batches, origin)
     draft.set("grpo.num_mini_batches", batches, origin)
-    source.note_unused("data.train_batch_size", why="fully_async_main trains on ppo_mini_batch_size")
+    source.note_unused("data.train_batch_size", why="fully_async_main uses ppo_mini_batch_size instead")
     if sampled := source[_SAMPLED]:
         draft.set("run.num_steps", max(1, sampled // (mini * batches)), source.origin(_SAMPLED))
         source.note_unused("trainer.total_epochs", why=f"{_SAMPLED} ends the run, unless the data end before")
     else:
         source.copy("trainer.total_epochs", "run.total_epochs")
-    source.note_unused("trainer.total_training_steps", why="fully_async_main counts prompts")
+    source.note_unused("trainer.total_training_steps", why=f"fully_async_main counts prompts instead, by {_SAMPLED}")
 
 
 def _place(source: Source, draft: Draft) -> None:
@@ -104,13 +104,13 @@ def _place(source: Source, draft: Draft) -> None:
         draft.set("launch.num_generators", max(1, nodes * gpus // tensor), source.origin("trainer.n_gpus_per_node"))
         source.note_unused(f"{ROLLOUT}.n_gpus_per_node", why="counts only with rollout.nnodes")
         draft.notes.append(
-            "verl's engines and learners take turns on the same GPUs; here each has its own: check "
+            "verl's engines and learners take turns on the same GPUs; in Shoal each has its own GPUs: check "
             "launch.num_generators and launch.num_learner_ranks"
         )
     draft.set("learner.zero_stage", 3, Origin("verl's engines share parameters, gradients and optimizer", False))
     name = f"{ACTOR}.fsdp_config.param_offload"
     if source[name] and not source[f"{ACTOR}.fsdp_config.optimizer_offload"]:
-        why = "learner.offload_parameters needs learner.offload_optimizer too: set both where memory is short"
+        why = "learner.offload_parameters needs learner.offload_optimizer too: set both if memory is short"
         source.note_unused(name, why=why)
     else:
         source.copy(name, "learner.offload_parameters")
@@ -124,10 +124,10 @@ def _pace(source: Source, draft: Draft) -> None:
     if trainer != "ppo" or mode != "separate_async":
         source.note_unused(_SYNC_STEP, why="only trainer.v1.trainer_mode=separate_async uses it")
     else:
-        why = "verl publishes after as many mini-batches, and they are one train step here"
+        why = "verl publishes after so many mini-batches, which are one train step in Shoal"
         source.note_unused(_SYNC_STEP, why=why)
     if trainer != "ppo":
-        source.note_unused(_MODE, _SPAN, *warmups, why=f"{trainer} has a pace of its own")
+        source.note_unused(_MODE, _SPAN, *warmups, why=f"the trainer {trainer} has its own pace")
     if trainer == "fully_async":
         draft.set("grpo.max_staleness", math.ceil(source[_STALENESS]), source.origin(_STALENESS))
         source.copy(_PARTIAL, "weights.inflight_updates")
@@ -137,17 +137,17 @@ def _pace(source: Source, draft: Draft) -> None:
         draft.set("weights.inflight_updates", False, source.origin("program"))
         return
     if mode not in ("sync", "colocate_async", "separate_async"):
-        draft.refuse(_MODE, mode, "known: sync, colocate_async, separate_async", cure="grpo.max_staleness")
+        draft.refuse(_MODE, mode, "must be sync, colocate_async or separate_async", cure="grpo.max_staleness")
         return
     if mode == "sync":
         source.note_unused(_SPAN, *warmups, why="the trainer is synchronous")
         draft.set("grpo.max_staleness", 0, source.origin(_MODE))
         return
     warmup = f"trainer.v1.{mode}.num_warmup_batches"
-    source.note_unused(*(name for name in warmups if name != warmup), why=f"the mode is {mode}")
+    source.note_unused(*(name for name in warmups if name != warmup), why=f"changes nothing with the mode {mode}")
     # A completion that is trained on in the step that sampled it spans one version.
     bound = min(math.ceil(source[warmup]), max(0, source[_SPAN] - 1))
     draft.set("grpo.max_staleness", bound, source.origin(_MODE, warmup, _SPAN))
     draft.notes.append(
-        f"{_MODE} = {mode}: weights are published after every step, and no group is staler than the bound"
+        f"{_MODE} = {mode}: weights are published after every step; grpo.max_staleness bounds staleness"
     )

@@ -78,7 +78,7 @@ def _schedule(source: Source, draft: Draft) -> None:
     if source["model_engine"] == "veomni" and not source.is_set(f"{OPTIM}.lr_scheduler_type"):
         kind, origin = "cosine", source.origin("model_engine")
     if kind not in ("constant", "cosine"):
-        draft.refuse(f"{OPTIM}.lr_scheduler_type", kind, "known: constant, cosine")
+        draft.refuse(f"{OPTIM}.lr_scheduler_type", kind, "Shoal supports only constant and cosine")
         return
     if kind == "cosine":
         draft.set("learner.lr_scheduler", "cosine_with_min_lr" if lowest else "cosine", origin)
@@ -112,13 +112,13 @@ def _lora(source: Source, draft: Draft) -> None:
     for name in excluded:
         if source[name]:
             cure = "learner.lora.target_modules"
-            draft.refuse(name, source[name], f"name the layers instead: {cure}", cure=cure)
+            draft.refuse(name, source[name], f"name the layers that get adapters instead, in {cure}", cure=cure)
     used, unused = (names, theirs) if source[names[0]] > 0 else (theirs, names)
-    source.note_unused(*unused, why="the other rank counts")
+    source.note_unused(*unused, why=f"{used[0]} is used instead")
     rank, alpha, targets = (source[name] for name in used[:3])
     if used is theirs and set(targets or _MEGATRON) & _MEGATRON:
         if set(targets or _MEGATRON) != _MEGATRON:
-            reason = "each stands for several layers of the model: name those with --set learner.lora.target_modules"
+            reason = "each name stands for several layers: name the layers in learner.lora.target_modules"
             draft.refuse(used[2], targets, reason, cure="learner.lora")
         targets = [ALL_LINEAR]
     origin = source.origin(*(name for name in used if source.is_set(name)))

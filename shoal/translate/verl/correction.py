@@ -16,7 +16,7 @@ _BYPASS = f"{_FIELD}.bypass_mode"
 
 
 def bypasses(source: Source) -> bool:
-    """Returns whether the engine's log-probabilities replace the policy's, the default of asynchronous trainers."""
+    """Returns whether the engine's log-probabilities replace the policy's, as asynchronous trainers do by default."""
     return bool(source[_BYPASS]) if source.is_set(_BYPASS) else trainer_of(source["program"]) != "ppo"
 
 
@@ -50,7 +50,7 @@ def _bypass(source: Source, draft: Draft) -> None:
     source.note_unused(*names, f"{ACTOR}.tis_imp_ratio_cap", why=why)
     name, bounds = f"{_FIELD}.rollout_rs", f"{_FIELD}.rollout_rs_threshold"
     if source[name] is not None:
-        reason = "needs bypass_mode=false: the tests here compare the engine with the learner before its first update"
+        reason = "needs bypass_mode=false: Shoal's filters compare the engine with the learner before its first update"
         draft.refuse(name, source[name], reason, cure="loss.baseline")
     source.note_unused(bounds, why="changes nothing without rollout_rs, which needs bypass_mode=false")
 
@@ -67,7 +67,7 @@ def _weigh(source: Source, draft: Draft) -> None:
         return
     source.copy(normalized, "correction.normalize")
     if level not in ("token", "sequence"):
-        draft.refuse(f"{_FIELD}.rollout_is", level, "known: token, sequence", cure="correction.weight")
+        draft.refuse(f"{_FIELD}.rollout_is", level, "Shoal supports only token and sequence", cure="correction.weight")
         return
     source.copy(f"{_FIELD}.rollout_is", "correction.weight")
     low, high = _bounds(threshold)
@@ -86,7 +86,7 @@ def _reject(source: Source, draft: Draft) -> None:
         return
     options = list(dict.fromkeys(_items(names)))
     if limits is None:
-        raise Unfit("rollout_rs_threshold must give its bounds")
+        raise Unfit("needs bounds: set rollout_rs_threshold")
     bounds = _items(limits)
     if len(bounds) == 1:
         bounds *= len(options)
@@ -106,13 +106,13 @@ def _test(option: str, bound: str) -> dict[str, Any]:
     match = re.fullmatch(r"(token|seq_sum|seq_mean|seq_max)_(k[123])", option)
     if match is None or option == "seq_max_k1":
         known = "token, seq_sum, seq_mean with _k1, _k2, _k3, and seq_max with _k2, _k3"
-        raise Unfit(f"{option!r} is unknown; known: {known}")
+        raise Unfit(f"Shoal does not know {option!r}; it supports {known}")
     low, high = _bounds(bound)
     if match[2] == "k1":
         # verl bounds the inverse of the ratio; a missing lower bound is the inverse of the upper one.
         low, high = 1 / high, high if low is None else 1 / low
     elif low is not None:
-        raise Unfit(f"{option} has only an upper bound, but {bound!r} gives two")
+        raise Unfit(f"{option} has only an upper bound, but {bound!r} gives two: leave the first one out")
     test = {"statistic": _STATISTICS[match[2]], "level": _LEVELS[match[1]], "high": high, "reject": True}
     return test if low is None else test | {"low": low}
 

@@ -23,9 +23,9 @@ def compose_scorers(source: Source, draft: Draft) -> None:
     remap = dict.fromkeys(_GSM8K, "gsm8k") | dict.fromkeys((*_MATH, *_DAPO), "math")
     draft.set("reward.remap", remap, source.origin("data.reward_fn_key"))
     draft.notes.append(
-        f"verl scores a row by its {source['data.reward_fn_key']}, with code of its own; reward.remap names the "
-        "nearest verifier, which reads more forms of an answer (gsm8k the last number, not only one after ####). To "
-        "score as verl does, give its function as custom_reward_function"
+        f"verl scores a row with its own code, by the column {source['data.reward_fn_key']}; reward.remap names the "
+        "nearest verifier, which reads more forms of an answer (gsm8k reads the last number, even without ####). To "
+        "score as verl does, give verl's function as custom_reward_function"
     )
 
 
@@ -45,7 +45,7 @@ def compose_reward_model(source: Source, draft: Draft) -> None:
 
 
 def compose_custom_reward(source: Source, draft: Draft) -> None:
-    """Makes a reward function of verl, by path and name, the verifier of all sources, which must be set."""
+    """Makes a custom reward function the verifier of all sources of data. The sources must be set."""
     names = [f"custom_reward_function.{name}" for name in ("path", "name", "reward_kwargs")]
     path, function, arguments = (source[name] for name in names)
     parts = _parts(source, draft)
@@ -55,7 +55,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
     manager = source["reward_model.reward_manager"]
     if source["reward_model.enable"] or manager in ("batch", "prime"):
         reason = (
-            f"verl calls it in another way with {'a reward model' if manager not in ('batch', 'prime') else manager}"
+            f"verl calls it differently with {'a reward model' if manager not in ('batch', 'prime') else manager}"
         )
         draft.refuse(names[0], path, f"{reason}: write it as a custom verifier (docs/rewards.md)", cure="reward.custom")
         return
@@ -66,7 +66,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
         table = {"entry_point": f"{path.removeprefix('pkg://').strip('/').replace('/', '.')}:{function}"}
     elif not Path(path).is_absolute():
         draft.notes.append(
-            f"{names[0]} = {path}: taken from the current folder; it must be on the reward service's machine"
+            f"{names[0]} = {path}: the path begins at the current folder; the reward service needs this file"
         )
     table |= {"convention": "verl"} | ({"arguments": dict(arguments)} if arguments else {})
     custom = {name: table | ({"score_key": parts[name]} if parts else {}) for name in verifiers}
@@ -74,7 +74,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
     verifier = verifiers if parts else verifiers[0]
     labels = {"data_source": source["data.reward_fn_key"], "ground_truth": TRUTH, "extra_info": "extra_info"}
     draft.notes.append(
-        f"{names[0]}: {function} judges every row, also those of --set data.sources: give these verifier = "
+        f"{names[0]}: {function} judges every row; for sources in --set data.sources, set verifier = "
         f"{toml_value(verifier)} and label_columns = {toml_value(labels)}"
     )
     for ours in ("data.sources", "evaluation.sources"):
@@ -88,7 +88,7 @@ def _parts(source: Source, draft: Draft) -> dict[str, str]:
     names = ("algorithm.gdpo_reward_keys", "algorithm.gdpo_reward_weights")
     keys, weights = (source[name] for name in names)
     if source["algorithm.adv_estimator"] != "gdpo" or not keys:
-        source.note_unused(*names, why="changes nothing without adv_estimator = gdpo and keys")
+        source.note_unused(*names, why="changes nothing without adv_estimator = gdpo and gdpo_reward_keys")
         return {}
     if not source["custom_reward_function.path"]:
         reason = "verl's own scorer returns these parts: give data whose rows name a verifier for each part"
@@ -103,7 +103,7 @@ def _parts(source: Source, draft: Draft) -> dict[str, str]:
         )
     elif weights is not None:
         draft.set("reward.weights", dict(zip(map(run_name, keys), weights, strict=True)), source.origin(names[1]))
-    draft.notes.append(f"{names[0]}: each is a verifier of its own, and the function is called for each of them")
+    draft.notes.append(f"{names[0]}: each key becomes a verifier, and Shoal calls the function once for each")
     return {run_name(key): key for key in keys}
 
 
@@ -112,18 +112,18 @@ def compose_overlong(source: Source, draft: Draft) -> None:
     manager, prefix = source["reward_model.reward_manager"], "reward_model.reward_kwargs."
     if manager not in _MANAGERS:
         known = ", ".join(filter(None, _MANAGERS))
-        draft.refuse("reward_model.reward_manager", manager, f"known: {known}", cure="reward.overlong")
+        draft.refuse("reward_model.reward_manager", manager, f"Shoal supports only {known}", cure="reward.overlong")
     names = [f"{prefix}{name}" for name, *_ in OVERLONG]
     is_on, tokens, factor, limit = (source[name] for name in names)
     if manager == "dapo" and is_on:
         if tokens < 0 or factor < 0 or (limit is not None and limit < 1):
-            draft.refuse(names[1], tokens, "length, factor and limit of the overlong buffer must be positive")
+            draft.refuse(names[1], tokens, "len and penalty_factor must be at least 0, and max_resp_len at least 1")
             return
         overlong = {"factor": factor, "buffer_tokens": tokens} | ({"max_length_tokens": limit} if limit else {})
         draft.set("reward.overlong", overlong, source.origin(*names))
         draft.notes.append(
-            f"{names[2]} = {factor:g}: verl scores rows of {_DAPO[0]} -1 or 1, the verifiers here 0 or 1; half of it "
-            "weighs as much beside them: --set reward.overlong.factor"
+            f"{names[2]} = {factor:g}: verl scores rows of {_DAPO[0]} with -1 or 1, and Shoal with 0 or 1; to give the "
+            f"penalty the same weight, halve it: --set reward.overlong.factor={factor / 2:g}"
         )
         return
     for name in names:

@@ -22,7 +22,7 @@ _PROCESSES = "a detail of verl's processes"
 _ONE_MODEL = "a way to save memory in the loss; here learner.logits_chunk_tokens splits the logits"
 _READ = "the coordinator reads the data"
 _OFF = "its switch is off, or refused"
-_MEMORY = "where the optimizer's states are kept: learner.offload_optimizer and learner.zero_stage"
+_MEMORY = "learner.offload_optimizer and learner.zero_stage decide where the optimizer's states are"
 _STATES = "the optimizer's states are float32"
 _NOT_CONSTANT = "give actor.optim.lr_scheduler_type, min_lr_ratio and lr_warmup_steps, or --set learner.lr_scheduler"
 _LORA_OF = "learner.lora trains float32 adapters, whose first matrix is random and whose second is 0"
@@ -31,7 +31,7 @@ _NEW_ADAPTERS = "adapters begin at 0: merge this one into the model first"
 
 UNSUPPORTED: list[Field] = rows(
     # Data
-    refused("data.train_max_samples", "integer", -1, "set count of a source in data.sources", accepts=[-1, None]),
+    refused("data.train_max_samples", "integer", -1, "to limit rows, set count in data.sources", accepts=[-1, None]),
     *each(
         ignored("data.", _READ),
         "use_shm return_raw_input_ids return_full_prompt validation_shuffle custom_cls.name cache_dir",
@@ -79,7 +79,7 @@ UNSUPPORTED: list[Field] = rows(
     composed(f"{MODEL}.lora.rank", "integer", 0, "learner.lora"),
     composed(f"{MODEL}.lora.alpha", "integer", 32, "learner.lora"),
     composed(f"{MODEL}.lora.dropout", "number", 0.0, "learner.lora"),
-    composed(f"{MODEL}.lora.target_modules", "texts", None, "learner.lora", why="all of Megatron's four, or names"),
+    composed(f"{MODEL}.lora.target_modules", "texts", None, "learner.lora", why="Megatron's four, or layer names"),
     composed(f"{MODEL}.lora.exclude_modules", "any", None, "learner.lora"),
     refused(f"{MODEL}.lora.adapter_path", "text", None, _NEW_ADAPTERS),
     ignored(f"{MODEL}.lora.*", _LORA_OF),
@@ -123,7 +123,7 @@ UNSUPPORTED: list[Field] = rows(
         "min_lr lr_min lr_start lr_warmup_init min_lr_factor",
     ),
     *each(
-        ignored(f"{OPTIM}.", "an option of other schedules than the constant one"),
+        ignored(f"{OPTIM}.", "an option of schedules other than the constant one"),
         "lr_decay_steps lr_decay_ratio lr_wsd_decay_style lr_wsd_decay_steps decay_type",
     ),
     accepted(f"{OPTIM}.weight_decay_incr_style", "text", "constant", "learner.weight_decay stays the same"),
@@ -211,10 +211,10 @@ UNSUPPORTED: list[Field] = rows(
         "algorithm.rollout_correction.loss_type",
         "text",
         "ppo_clip",
-        "with bypass_mode the loss is the clipped ratio to the engine's probabilities",
+        "with bypass_mode, Shoal's loss clips the ratio to the engine's probabilities",
     ),
     *each(
-        refused("algorithm.", "any", None, "an earlier name: give algorithm.rollout_correction.rollout_is or _rs"),
+        refused("algorithm.", "any", None, "an earlier name: give rollout_is or rollout_rs in rollout_correction"),
         "rollout_is rollout_is_level rollout_is_mode rollout_is_threshold rollout_is_threshold_lower "
         "rollout_is_veto_threshold",
     ),
@@ -230,7 +230,7 @@ UNSUPPORTED: list[Field] = rows(
     ignored("profile.*", _SHOWS),
     ignored("critic", "GRPO has no critic"),
     *(
-        refused(f"{prefix}.reward_kwargs.*", "any", None, "an argument of verl's scorers: reward.verifiers has ours")
+        refused(f"{prefix}.reward_kwargs.*", "any", None, "an argument of verl's scorers: set reward.verifiers instead")
         for prefix in ("reward", "reward_model")
     ),
     composed("trainer.v1.trainer_mode", "text", "sync", "grpo.max_staleness"),
@@ -268,7 +268,7 @@ UNSUPPORTED: list[Field] = rows(
         "reward_model.reward_loop_class_name",
         "the reward service has its own workers",
     ),
-    accepted("reward.reward_manager.source", "text", "register", "a custom reward manager is a custom verifier here"),
+    accepted("reward.reward_manager.source", "text", "register", "write a custom reward manager as a custom verifier"),
     ignored("reward.reward_manager.module.*", _OFF),
     *(
         ignored(f"{prefix}sandbox_fusion.*", "programs run in the sandbox of the reward service")
