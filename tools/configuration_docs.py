@@ -46,7 +46,7 @@ _BOUNDS: tuple[tuple[type[Any], str, str], ...] = (
 
 
 def page() -> str:
-    """Returns the whole page."""
+    """Returns the text of docs/configuration.md."""
     parts = [HEADER]
     for name, field in RunConfig.model_fields.items():
         section = _section(field.annotation)

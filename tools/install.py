@@ -20,7 +20,7 @@ _INSTALLING = re.compile(r"Installing collected packages: (?P<names>.*)")
 
 
 class Installation:
-    """What pip has said so far."""
+    """Follows the progress of pip in its output."""
 
     def __init__(self) -> None:
         self.num_found = 0

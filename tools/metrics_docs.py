@@ -32,7 +32,7 @@ kind.
 
 
 def page() -> str:
-    """Returns the whole page."""
+    """Returns the text of docs/metrics.md."""
     return "\n".join([HEADER, *(_section(section) for section in TABLE), _formulas()])
 
 

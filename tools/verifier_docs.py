@@ -1,4 +1,4 @@
-"""Writes what the rest of Shoal needs to know of the verifiers, from their declarations in services/reward.
+"""Writes what the rest of Shoal needs to know about the verifiers, from their declarations in services/reward.
 
 shoal/config/tables/verifiers.py gets their names and options, for processes that check data and configurations
 and cannot import the services; docs/rewards.md gets the table of verifiers.
@@ -42,7 +42,7 @@ from shoal.config.tables.section import Section
 
 
 def config_module() -> str:
-    """Returns the whole of shoal/config/tables/verifiers.py."""
+    """Returns the text of shoal/config/tables/verifiers.py."""
     judged, models = JudgeScorer.NAMES, ModelScorer.NAMES
     unlabeled = [*(name for name, label in JUDGED_LABELS.items() if label.label_is == "ignored"), *models]
     names = "\n".join(
