@@ -16,7 +16,7 @@ def test_stop_strings_and_chat_templates_are_translated_for_every_system() -> No
     config = config_of("roll", ROLL_GUIDE | roll)
     assert (config.sampling.stop_strings, config.model.chat_template) == (["</answer>"], "chatml")
     assert config_of("roll", ROLL_GUIDE | {"actor_train.data_args.template": "native"}).model.chat_template is None
-    assert "known: native" in str(
+    assert "Shoal supports only native" in str(
         translate_values("roll", ROLL_GUIDE | {"actor_train.data_args.template": "x"}).blocking[0]
     )
     trl = {"generation_kwargs": {"stop": "</answer>"}}
@@ -79,7 +79,7 @@ def test_truncated_sampling_without_top_k_is_bounded_and_says_so(system: str, va
     result = translate_values(system, values)
     assert result.values["sampling"]["top_k"] == MAX_TOP_K
     (note,) = [note for note in result.notes if "drawn from at most the 1024 likeliest" in note]
-    assert ("min_p alone" in note) == ("min_p" in str(values))
+    assert ("min_p already excludes them" in note) == ("min_p" in str(values))
 
 
 _FIELDS = {"verl": "actor_rollout_ref.model.path", "roll": "pretrain", "trl": "model_name_or_path"}

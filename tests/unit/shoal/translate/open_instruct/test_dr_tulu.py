@@ -71,10 +71,10 @@ def test_settings_of_the_package_reach_its_server() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason", "cure"),
     [
-        ({"parser_name": "unified"}, "parser_name = unified: known: v20250824", "episodes.tool_parser"),
-        ({"tool_names": "snippet_search,scholar"}, "scholar: known: snippet_search, google_search", "environments"),
-        ({"transport_type": "FastMCPTransport"}, "FastMCPTransport: known: StreamableHttpTransport", "environments"),
-        ({"cache": True}, "cache = True: it has no counterpart", "environments"),
+        ({"parser_name": "unified"}, "parser_name = unified: Shoal supports only v20250824", "episodes.tool_parser"),
+        ({"tool_names": "snippet_search,scholar"}, "scholar: must be names from snippet_search, ", "environments"),
+        ({"transport_type": "FastMCPTransport"}, "supports only StreamableHttpTransport", "environments"),
+        ({"cache": True}, "cache = True: this setting has no counterpart", "environments"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name_with_the_cure(settings: dict[str, Any], reason: str, cure: str) -> None:

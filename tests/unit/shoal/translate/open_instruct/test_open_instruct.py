@@ -150,16 +150,16 @@ def test_flags_become_fields(flags: str, expected: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("flags", "said", "number"),
     [
-        ("--chat_template_name r1_simple_chat_postpend_think", "own wording", 1),
-        ("--chat_template_name tulu", "own wording", 0),
+        ("--chat_template_name r1_simple_chat_postpend_think", "words the instruction differently", 1),
+        ("--chat_template_name tulu", "words the instruction differently", 0),
         (ON_SERVER, "HOSTED_VLLM_API_BASE = http://judge:8000/v1:", 1),
         ("--fsdp_num_replicas 1", "ZeRO 3", 1),
         ("--activation_memory_budget 0.5", "learner.gradient_checkpointing", 1),
-        ("--deepspeed_checkpoint_load_universal true", "as many ranks", 1),
+        ("--deepspeed_checkpoint_load_universal true", "number of ranks", 1),
         ("--backend_timeout 1200", "weights.timeout_s", 1),
         ("--vllm_sync_backend gloo", "weights.backend", 1),
         ("--gather_whole_model false", "a bucket at a time", 1),
-        ("--single_gpu_mode --vllm_gpu_memory_utilization 0.9", "part of the GPU", 1),
+        ("--single_gpu_mode --vllm_gpu_memory_utilization 0.9", "no memory", 1),
         ("--trust_remote_code", "Python code", 1),
         ("--warm_up_steps 7 --warmup_ratio 0.1", "warm_up_steps = 7: warmup_ratio", 1),
         ("--use_peft true --lora_r 8", "never reads it", 2),
@@ -212,12 +212,12 @@ def test_older_spellings_have_the_same_meaning() -> None:
         (["--num_unique_prompts_rollout", "6", "--num_mini_batches", "4"], "grpo", "divisible by num_mini_batches"),
         (["--advantage_normalization_type", "zscore"], "advantage_normalization_type", "centered and standard"),
         (["--active_sampling", "--filter_zero_std_samples", "false"], "active_sampling", "filter_zero_std_samples"),
-        (["--dataset_mixer_list", "a", "1.0", "b"], "dataset_mixer_list", "must alternate names and amounts"),
+        (["--dataset_mixer_list", "a", "1.0", "b"], "dataset_mixer_list", "must alternate names"),
         (["--total_episodes", "10"], "config", "at least the 64 completions of one step"),
-        (["--tools", "search"], "tools", "known: python"),
+        (["--tools", "search"], "tools", "supports only python"),
         (["--num_learner_per_node", "2"], "num_learner_per_node", "did you mean num_learners_per_node"),
         (["--learning_rate", "fast"], "learning_rate", "a number is expected"),
-        (["--stop_strings"], "stop_strings", "texts are expected"),
+        (["--stop_strings"], "stop_strings", "a list of texts is expected"),
         (["--remap_verifier", "math"], "remap_verifier", "old=new"),
         (["--apply_evolving_rubric_reward"], "apply_evolving_rubric_reward", ""),
         (["--opd_teacher_model_name_or_path", "t"], "opd_teacher_model_name_or_path", "distillation"),
@@ -270,7 +270,7 @@ def test_every_chat_template_of_open_instruct_is_known_or_refused_with_its_reaso
 
 
 def test_a_chat_template_without_a_counterpart_is_refused_unless_one_is_configured() -> None:
-    assert "by Ai2" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
+    assert "only Ai2's models" in _refusals("--chat_template_name", "olmo_thinker")["chat_template_name"]
     assert "silently uses the tokenizer's" in _refusals("--chat_template_name", "olmo123")["chat_template_name"]
     assert "is unknown here" in _refusals("--add_bos")["add_bos"]
     overrides = ("model.chat_template={{ messages[0].content }}",)
@@ -322,7 +322,7 @@ def test_a_script_that_resumes_its_run_is_read_with_the_last_length(tmp_path: Pa
     start = "python grpo_fast.py --model_name_or_path m --total_episodes"
     translation = _script(tmp_path, f"{start} 640 --beta 0.3\n{start} 1280 --beta 0.3\n")
     assert parsed(translation).run.total_episodes == 1280
-    assert any("the last length counts" in note for note in translation.notes)
+    assert any("the last one is used" in note for note in translation.notes)
 
 
 def test_a_script_with_mock_data_says_that_it_would_not_read_its_own(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_number_of_engines_that_only_a_run_could_show_is_left_to_the_launch(tm
     script = "python grpo_fast.py --model_name_or_path m --vllm_num_engines $ENGINES --beta $BETA\n"
     translation = _script(tmp_path, script)
     assert [refusal.name for refusal in translation.blocking] == ["beta"]
-    assert any("launch.num_generators decides it here" in note for note in translation.notes), translation.notes
+    assert any("set launch.num_generators if" in note for note in translation.notes), translation.notes
 
 
 def test_the_example_of_the_experiment_config_is_read_as_python(tmp_path: Path) -> None:

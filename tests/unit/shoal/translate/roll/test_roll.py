@@ -130,7 +130,7 @@ def test_adapters_and_frozen_parts_of_roll_are_taken_over(
 @pytest.mark.parametrize("layers", [r".*\.(q_proj|v_proj)$", "linear_qkv,linear_proj"])
 def test_layers_by_a_pattern_or_by_names_of_megatron_are_refused(layers: str) -> None:
     values = ROLL_GUIDE | {"actor_train.model_args.lora_target": layers}
-    assert "has patterns" in translate_values("roll", values).blocking[0].reason
+    assert "contains patterns" in translate_values("roll", values).blocking[0].reason
 
 
 def test_a_frozen_part_is_taken_over_unless_only_megatron_or_vision_models_have_its_name() -> None:
@@ -176,7 +176,7 @@ def test_what_roll_computes_in_another_way_is_noted() -> None:
         "actor_train.model_args.lora_target": "all-linear",
     }
     notes = "\n".join(translate_values("roll", values).notes)
-    for what in ("statistics of a batch", "divides the logits", "has its own adapter"):
+    for what in ("statistics of a batch", "divides logits", "has its own adapter"):
         assert what in notes
 
 

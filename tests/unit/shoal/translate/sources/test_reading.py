@@ -397,7 +397,7 @@ def test_variables_of_the_environment_that_a_script_exports_are_named_unless_its
         "actor_rollout_ref.model.path=$MODEL\n"
     )
     notes = translate_file("verl", tmp_path / "run.sh", script).notes
-    (note,) = (note for note in notes if "variables of the environment" in note)
+    (note,) = (note for note in notes if "environment variables" in note)
     assert "(VLLM_ATTENTION_BACKEND, CUDA_VISIBLE_DEVICES)" in note, note
 
 
@@ -407,5 +407,5 @@ def test_variables_that_the_translation_reads_are_not_named_as_left_out(tmp_path
         "python open_instruct/grpo_fast.py --model_name_or_path m\n"
     )
     notes = translate_file("open-instruct", tmp_path / "run.sh", script).notes
-    (note,) = (note for note in notes if "variables of the environment" in note)
+    (note,) = (note for note in notes if "environment variables" in note)
     assert "(NCCL_DEBUG)" in note, note

@@ -97,7 +97,7 @@ def test_functions_stand_beside_those_of_trl(tmp_path: Path) -> None:
         ("[inner]", "inner, defined in the file", "inside another function"),
         ("[late]", "late, defined in the file", "trainer_state"),
         ("[lambda completions: [1.0]]", "lambda completions: [1.0]", "reward.custom.NAME.file"),
-        ("[accuracy_reward, Correct]", "Correct", "other columns than solution"),
+        ("[accuracy_reward, Correct]", "Correct", "columns other than solution"),
     ],
 )
 def test_a_function_without_a_counterpart_is_refused_alone(

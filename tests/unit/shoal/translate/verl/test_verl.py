@@ -221,7 +221,7 @@ def test_every_rejection_option_of_verl_becomes_a_filter() -> None:
         ("token_k2", "0.5_2.0", "token_k2 has only an upper bound"),
         ("token_k1", "2.0_0.5", "the lower one below the upper one"),
         ("token_k1", "wide", "'wide' is not a bound"),
-        ("token_k1", None, "rollout_rs_threshold must give its bounds"),
+        ("token_k1", None, "needs bounds: set rollout_rs_threshold"),
     ],
 )
 def test_a_rejection_that_verl_does_not_accept_is_refused(options: str, bounds: str | None, message: str) -> None:
@@ -263,7 +263,7 @@ def test_the_engine_and_how_it_spreads_the_work_are_noted(name: str, value: Any)
     [
         ({f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "token-mean"}, "gspo always uses seq-mean"),
         ({f"{ACTOR}loss_scale_factor": 1024}, "only seq-mean-token-sum-norm"),
-        ({f"{ACTOR}clip_ratio": 0.1}, "each side"),
+        ({f"{ACTOR}clip_ratio": 0.1}, "if they are unset"),
     ],
 )
 def test_a_setting_that_verl_ignores_is_noted(values: dict[str, Any], said: str) -> None:
