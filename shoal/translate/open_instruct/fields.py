@@ -25,7 +25,7 @@ _OLMO_CORE = "an option of the OLMo-core trainer; "
 _RUNTIME = "Shoal computes it, and `shoal config show` prints it"
 
 EXPERIMENT = rows(
-    composed("exp_name", "text", "grpo", "run.name", why="in the characters that a run name may have"),
+    composed("exp_name", "text", "grpo", "run.name", why="with only the characters that a run name may have"),
     ignored("run_name", "open-instruct replaces it by name, seed and time; Shoal makes run ids from name and time"),
     mapped("seed", "integer", 42, "run.seed"),
     ignored("data_loader_seed", _DEAD),
@@ -158,7 +158,7 @@ EARLIER = rows(
     refused(
         "reward_model_multiplier", "number", 0.0, "set reward.model and its weight in reward.weights", accepts=[0.0]
     ),
-    ignored("reward_model_path", "only reward_model_multiplier turns it on, and is refused above 0"),
+    ignored("reward_model_path", "used only if reward_model_multiplier is above 0, which is refused"),
 )
 """Fields of the trainer that open-instruct had before grpo_fast.py."""
 
@@ -251,7 +251,7 @@ REWARD = rows(
         "text",
         "azure/gpt-4o-mini-standard",
         "reward.judge",
-        why="without the provider before the first slash; its address is reward.judge.base_url",
+        why="without the provider before the first slash; reward.judge.base_url is the address",
     ),
     composed(
         JUDGE_ADDRESS, "text", None, "reward.judge", why="a variable of the environment, for models of hosted_vllm/"

@@ -8,12 +8,12 @@ _FOLDER = "Shoal creates the run's folder below --data-dir"
 _DEADLINES = "each call has its own deadline: coordinator.*_timeout_s and weights.timeout_s"
 _REQUESTS = "the engine admits as many requests as its cache holds: generator.max_num_seqs"
 _OWN_REQUEST = "each completion is always a request of its own"
-_PROFILE = "measures ROLL's own processes; docs/observability.md has Shoal's traces and metrics"
+_PROFILE = "measures ROLL's own processes; docs/telemetry.md has Shoal's traces and metrics"
 _PUBLISH = "weights go to the generators by a broadcast: weights.*"
 _OFFLOAD = (
     "learner.offload_optimizer, learner.offload_parameters and generator.sleep_while_training decide what is offloaded"
 )
-_MOCK = "records and replays ROLL's own rollouts; `shoal run rollouts` shows those of a run"
+_MOCK = "records and replays ROLL's own rollouts; `shoal run rollouts` shows the rollouts of a run"
 
 RUN: list[Field] = rows(
     composed("exp_name", "text", "rlvr", "run.name"),
@@ -31,7 +31,7 @@ RUN: list[Field] = rows(
     ignored("output_dir base_dir checkpoint_config checkpoint_config.* dump_run_name", _FOLDER),
     ignored("rollout_dump_dir", "the run's ledger keeps every rollout: `shoal run rollouts`"),
     ignored("profiler_timeline profiler_memory profiler_output_dir", _PROFILE),
-    ignored("otlp_output_dir", "docs/observability.md has Shoal's traces and metrics"),
+    ignored("otlp_output_dir", "docs/telemetry.md has Shoal's traces and metrics"),
     ignored("num_gpus_per_node num_nodes local_rank system_envs system_envs.* hydra hydra.*", PLACES),
     ignored("defaults", "Shoal knows ROLL's own deepspeed_zero files by name; for others, set learner.zero_stage"),
     ignored("model_download_type", "every service finds model.path on its own machine, or at the Hugging Face hub"),

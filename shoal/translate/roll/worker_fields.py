@@ -9,7 +9,7 @@ STRATEGY = "actor_train.strategy_args.strategy_config"
 MODEL = "actor_train.model_args"
 DATA = "actor_train.data_args"
 
-_BATCHES = "gradients do not depend on micro-batches: learner.pack_tokens decides the size of one"
+_BATCHES = "gradients do not depend on micro-batches: learner.pack_tokens decides their size"
 _READ = "the coordinator reads the data"
 _SHARDING = (
     "learner.zero_stage, sequence_parallel_size and offload_* decide how the ranks of DeepSpeed share the model"

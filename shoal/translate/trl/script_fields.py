@@ -50,7 +50,7 @@ BESIDE: list[Field] = [
         "texts",
         None,
         REWARDS,
-        why="functions of trl.rewards, by name, and those of a Python file",
+        why="functions of trl.rewards, by name, and functions of a Python file",
         aliases=["GRPOTrainer.reward_funcs"],
     ),
     composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
