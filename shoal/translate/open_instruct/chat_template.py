@@ -84,7 +84,7 @@ def _set_from_checkout(name: str, checkout: Checkout, source: Source, draft: Dra
     if text := checkout.chat_templates.get(name):
         _set(text, text, source, draft)
     elif name in checkout.chat_templates:
-        draft.refuse("chat_template_name", name, f"the checkout computes its text in a run: {_CURE}", cure=_FIELD)
+        draft.refuse("chat_template_name", name, f"the checkout computes its text when it runs: {_CURE}", cure=_FIELD)
     elif source["add_bos"]:
         draft.refuse("add_bos", True, f"the checkout has no chat template {name!r}: {_CURE}", cure=_FIELD)
     else:

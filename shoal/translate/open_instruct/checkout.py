@@ -71,7 +71,8 @@ def _defaults(package: Path) -> dict[str, Any]:
         for item in call.args[0].elts
     ]
     if not classes:
-        raise InvalidArgument(f"--checkout: {package / _TRAINER} shows no defaults of flags: give another version")
+        problem = "has no argument parser over a tuple of classes, so its defaults cannot be read"
+        raise InvalidArgument(f"--checkout: {package / _TRAINER} {problem}: give another version")
     defaults = dict(field for node in classes for field in _fields(node, trainer))
     for call in calls:
         if called(call.func) == "set_defaults":

@@ -55,7 +55,8 @@ def _run(source: Source, draft: Draft) -> None:
     if source["active_sampling"]:
         draft.set("grpo.max_refills", _REFILLS, source.origin("active_sampling"))
         if not source["filter_zero_std_samples"]:
-            draft.refuse("active_sampling", True, "requires filter_zero_std_samples, which drops groups")
+            reason = "requires filter_zero_std_samples, since it replaces the groups that this field drops"
+            draft.refuse("active_sampling", True, reason)
 
 
 def _pack(source: Source, draft: Draft) -> None:

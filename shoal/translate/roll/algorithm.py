@@ -106,7 +106,8 @@ def compose_loss(source: Source, draft: Draft) -> None:
     names = {"ppo": "ppo_clip", "vanilla": "policy_gradient", "tis": "truncated_is", "topr": "topr"}
     names |= {"cispo": "cispo", "kimi15": "kimi15"}
     if variant not in names or level not in ("token", "seq"):
-        draft.refuse("pg_variant", f"{variant}, {level}", f"must be one of {', '.join(names)}, with level token or seq")
+        reason = f"Shoal supports only {', '.join(names)}, with importance_sampling token or seq"
+        draft.refuse("pg_variant", f"{variant}, {level}", reason)
         return
     objective = "gspo" if variant == "ppo" and level == "seq" else names[variant]
     worker = ["actor_train.worker_cls"] if source.is_set("actor_train.worker_cls") else []

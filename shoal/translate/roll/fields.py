@@ -54,9 +54,7 @@ PIPELINE: list[Field] = rows(
     composed("reward_scale", "flag", False, "advantage.baseline"),
     composed("norm_mean_type", "text", None, "advantage.baseline"),
     composed("norm_std_type", "text", None, "advantage.scale"),
-    refused(
-        "whiten_rewards", "flag", False, "Shoal does not whiten rewards per token: give whiten_advantages instead"
-    ),
+    refused("whiten_rewards", "flag", False, "Shoal does not whiten rewards per token: give whiten_advantages instead"),
     mapped("gamma", "number", 1.0, "advantage.discount"),
     ignored("lambd value_clip critic_warmup critic_epochs critic.* critic", _CRITIC),
     composed("pg_clip", "number", 0.2, "loss.clip_low loss.clip_high loss.dual_clip"),

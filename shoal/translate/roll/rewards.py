@@ -77,7 +77,8 @@ def _judge(workers: Sequence[RewardWorker], source: Source, draft: Draft) -> Non
         return
     where, options = f"rewards.{judges[0].domain}", judges[0].options
     if len(judges) > 1:
-        draft.refuse(f"rewards.{judges[1].domain}", "", "one judge is possible: set reward.judge", cure="reward.judge")
+        reason = f"Shoal has one judge for all domains, that of {where}: set reward.judge for another"
+        draft.refuse(f"rewards.{judges[1].domain}", "", reason, cure="reward.judge")
     generating = options.get("generating_args") or shared.get("generating_args") or {}
     names = (options.get("judge_model_name"), _model_name(shared), _model_name(options))
     model = next((name for name in names if isinstance(name, str) and name), "")

@@ -73,7 +73,5 @@ RUN: list[Field] = rows(
         "distillation",
     ),
     ignored("vlm_filter vlm_filter.*", "only the pipeline of vision models reads it"),
-    outside(
-        "reward_system_config", "any", None, "start your own reward system as a server: set reward.servers"
-    ),
+    outside("reward_system_config", "any", None, "start your own reward system as a server: set reward.servers"),
 )

@@ -11,9 +11,7 @@ DATA = "actor_train.data_args"
 
 _BATCHES = "gradients do not depend on micro-batches: learner.pack_tokens decides their size"
 _READ = "the coordinator reads the data"
-_SHARDING = (
-    "learner.zero_stage, sequence_parallel_size and offload_* decide how the ranks of DeepSpeed share the model"
-)
+_SHARDING = "learner.zero_stage, sequence_parallel_size and offload_* decide how the ranks of DeepSpeed share the model"
 
 SPLITS = (
     f"{STRATEGY}.tensor_model_parallel_size",
@@ -89,9 +87,7 @@ def model_rows(worker: str) -> list[Field]:
             "Shoal uses the model's own config.json: change that file instead",
             accepts=(None, {}),
         ),
-        refused(
-            f"{worker}.model_args.model_config_kwargs.*", "any", None, "Shoal uses the model's own config.json"
-        ),
+        refused(f"{worker}.model_args.model_config_kwargs.*", "any", None, "Shoal uses the model's own config.json"),
         not_yet(f"{worker}.model_args.moe_aux_loss_coef", "number", None, "mixture of experts", accepts=(None, 0.0)),
     ]
 

@@ -39,7 +39,8 @@ def _own(tree: ast.Module, name: str, path: Path, num_files: int = 1) -> OwnFunc
             return _own_of_file(file, alias, num_files + 1) if is_near else None
     inner = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     if any(node.name == name for node in inner):
-        return OwnFunction(name, str(path.absolute()), (), problem="is inside another function: move it to top level")
+        problem = "is defined inside another function: move it to the top level"
+        return OwnFunction(name, str(path.absolute()), (), problem=problem)
     return None
 
 

@@ -177,9 +177,7 @@ TRAINING: list[Field] = rows(
     ignored("save_strategy", "checkpoints are written every checkpoint.every_steps, and at the end"),
     mapped("save_total_limit", "integer", None, "checkpoint.keep_last"),
     ignored("save_only_model", "checkpoints hold what a resume needs"),
-    refused(
-        "deepspeed", "any", None, "set learner.zero_stage and other fields of [learner] instead", accepts=[None]
-    ),
+    refused("deepspeed", "any", None, "set learner.zero_stage and other fields of [learner] instead", accepts=[None]),
     refused("fsdp", "any", None, "the learner uses DeepSpeed: set learner.zero_stage", accepts=[None, "", []]),
     refused("auto_find_batch_size", "flag", False, "Shoal takes the batch sizes as configured"),
     refused("label_smoothing_factor", "number", 0.0, "there are no labels to smooth", accepts=[0.0]),

@@ -56,9 +56,7 @@ BESIDE: list[Field] = [
     composed("reward_model_name_or_path", "text", None, "reward.model data.sources"),
     *(played(f"GRPOTrainer.{name}", "any", accepts=[None, [], ["None"]]) for name in TOOLS),
     played("gym_configs", "any", accepts=[None, []]),
-    refused(
-        "GRPOTrainer.optimizers", "any", None, "Shoal uses AdamW: give optim", accepts=[None, ["None", "None"]]
-    ),
+    refused("GRPOTrainer.optimizers", "any", None, "Shoal uses AdamW: give optim", accepts=[None, ["None", "None"]]),
     ignored("GRPOTrainer.eval_dataset", EVALUATION),
     ignored("GRPOTrainer.reward_processing_classes", "reward.model names a model, whose own tokenizer is used"),
     outside("GRPOTrainer.callbacks", "any", None, "Shoal runs no code of the trainer's callbacks", accepts=[["None"]]),

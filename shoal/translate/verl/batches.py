@@ -148,6 +148,4 @@ def _pace(source: Source, draft: Draft) -> None:
     # A completion that is trained on in the step that sampled it spans one version.
     bound = min(math.ceil(source[warmup]), max(0, source[_SPAN] - 1))
     draft.set("grpo.max_staleness", bound, source.origin(_MODE, warmup, _SPAN))
-    draft.notes.append(
-        f"{_MODE} = {mode}: weights are published after every step; grpo.max_staleness bounds staleness"
-    )
+    draft.notes.append(f"{_MODE} = {mode}: weights are published after every step; grpo.max_staleness bounds staleness")

@@ -106,7 +106,7 @@ def _test(option: str, bound: str) -> dict[str, Any]:
     match = re.fullmatch(r"(token|seq_sum|seq_mean|seq_max)_(k[123])", option)
     if match is None or option == "seq_max_k1":
         known = "token, seq_sum, seq_mean with _k1, _k2, _k3, and seq_max with _k2, _k3"
-        raise Unfit(f"Shoal does not know {option!r}; it supports {known}")
+        raise Unfit(f"{option!r} is unknown: Shoal supports only {known}")
     low, high = _bounds(bound)
     if match[2] == "k1":
         # verl bounds the inverse of the ratio; a missing lower bound is the inverse of the upper one.

@@ -54,9 +54,7 @@ def compose_custom_reward(source: Source, draft: Draft) -> None:
         return
     manager = source["reward_model.reward_manager"]
     if source["reward_model.enable"] or manager in ("batch", "prime"):
-        reason = (
-            f"verl calls it differently with {'a reward model' if manager not in ('batch', 'prime') else manager}"
-        )
+        reason = f"verl calls it differently with {'a reward model' if manager not in ('batch', 'prime') else manager}"
         draft.refuse(names[0], path, f"{reason}: write it as a custom verifier (docs/rewards.md)", cure="reward.custom")
         return
     function = function or "compute_score"

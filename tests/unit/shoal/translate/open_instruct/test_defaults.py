@@ -76,10 +76,10 @@ def test_a_correction_that_flags_ask_for_is_not_turned_off_by_the_default_of_an_
 
 
 def test_a_month_without_known_defaults_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidArgument, match=r"2025-11: .* 2026-02 and 2026-08; .* --checkout DIR"):
+    with pytest.raises(InvalidArgument, match=r"2025-11 is .* 2026-02 or 2026-08; .* --checkout DIR"):
         translate_arguments("open-instruct", ["--seed", "1"], as_of="2025-11")
     for system in ("roll", "unsloth", "verl"):
-        with pytest.raises(InvalidArgument, match=rf"--as-of 2026-02: .* {system} "):
+        with pytest.raises(InvalidArgument, match=rf"--as-of 2026-02: .* {system}: "):
             translate_arguments(system, ["--seed", "1"], as_of=FEBRUARY)
 
 

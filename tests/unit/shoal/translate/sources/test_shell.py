@@ -78,7 +78,7 @@ def test_a_loop_over_one_value_assigns_it_and_over_several_leaves_it_unknown() -
     assert _words('SIZES=(\n 64 # usual\n)\nfor n in "${SIZES[@]}"; do\n run $n\ndone')[0] == ["run", "64"]
     (command, *_) = read_script("for n in 1 2; do run $n; done").commands
     (unknown,) = command[-1].unknown
-    assert unknown.startswith("$n, ")
+    assert unknown.startswith("$n (")
 
 
 def test_an_indirect_variable_is_followed_and_an_unset_one_is_named() -> None:

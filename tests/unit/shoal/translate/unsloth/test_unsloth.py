@@ -62,4 +62,4 @@ def test_a_copy_in_4_bits_stands_for_its_whole_model(name: str) -> None:
     translation = translate(SYSTEMS["unsloth"], settings, overrides=['data.sources=[{path = "d.jsonl"}]'])
     assert translation.values["model"]["path"] == "unsloth/m-7b"
     assert translation.values["learner"]["lora"]["quantization"] == "nf4"
-    assert any("in 4 bits" in note for note in translation.notes) == name.endswith("4bit")
+    assert any("a 4-bit copy" in note for note in translation.notes) == name.endswith("4bit")
