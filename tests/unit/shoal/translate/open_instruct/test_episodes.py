@@ -128,7 +128,7 @@ def test_limits_and_rewards_are_taken_over() -> None:
         (("--tools", "dr_agent_mcp", *DR_TULU), "tool_configs", "supports only v20250824"),
         (("--tools", "dr_agent_mcp", *DR_TULU, "--tool_call_names", "x"), "tool_call_names", "calls of dr_agent_mcp"),
         (("--tools", "python", "--tool_parser_type", "json"), "tool_parser_type", "supports only legacy"),
-        (("--tools", "python", "--mask_tool_use", "false"), "mask_tool_use", "only on tokens that the policy sampled"),
+        (("--tools", "python", "--mask_tool_use", "false"), "mask_tool_use", "must be true"),
         (("--tools", "python", "--max_steps", "0"), "max_steps", "at least 1"),
         (("--tools", "python", "--reward_aggregator", "mean"), "reward_aggregator", "supports only last, sum"),
         (("--tools", "python", "--tool_configs", "{}", "{}"), "tool_configs", "one entry per tool (1)"),

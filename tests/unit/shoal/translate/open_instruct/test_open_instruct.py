@@ -322,7 +322,7 @@ def test_a_script_that_resumes_its_run_is_read_with_the_last_length(tmp_path: Pa
     start = "python grpo_fast.py --model_name_or_path m --total_episodes"
     translation = _script(tmp_path, f"{start} 640 --beta 0.3\n{start} 1280 --beta 0.3\n")
     assert parsed(translation).run.total_episodes == 1280
-    assert any("the last one is used" in note for note in translation.notes)
+    assert any("another length" in note for note in translation.notes)
 
 
 def test_a_script_with_mock_data_says_that_it_would_not_read_its_own(tmp_path: Path) -> None:
