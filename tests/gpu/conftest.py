@@ -25,7 +25,7 @@ def pytest_report_header() -> list[str]:
         for number, gpu in enumerate(gpus)
     ]
     versions = []
-    for name in ("torch", "deepspeed", "vllm", "flash-attn", "transformers"):
+    for name in ("torch", "deepspeed", "vllm", "liger-kernel", "transformers"):
         try:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:

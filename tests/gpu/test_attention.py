@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 
 from services.learner.model import attention
-from services.learner.model.attention import choose_attention
 from services.learner.model.packing import pack_for_rank
 from services.learner.model.policy import load_policy
 from shoal.config.tables.learner import LearnerConfig
-from shoal.errors import InvalidArgument
 from tests.support.train_batches import make_group
 
 TINY = {
@@ -30,7 +28,6 @@ TINY = {
     "pad_token_id": 0,
 }
 PLAIN = [LlamaConfig(**TINY), Qwen3Config(**TINY), MistralConfig(**TINY, sliding_window=100)]
-CAPPED = Gemma2Config(**TINY, query_pre_attn_scalar=16, sliding_window=100, attn_logit_softcapping=20.0)
 
 
 def results(folder: Path, **settings: Any) -> tuple[Tensor, Tensor]:
@@ -54,16 +51,6 @@ def check(folder: Path, implementation: str, compute_dtype: str) -> None:
     assert error < gradient_bound, f"the gradient of the queries differs by {error:.2g} of its norm"
 
 
-@pytest.mark.parametrize("config", [*PLAIN, CAPPED], ids=lambda config: config.model_type)
-def test_flash_attention_computes_what_eager_attention_computes(config: PreTrainedConfig, tmp_path: Path) -> None:
-    try:
-        choose_attention(LearnerConfig(attention="flash_attention_2"), config)
-    except InvalidArgument as error:
-        pytest.skip(error.message)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    check(tmp_path, "flash_attention_2", "bfloat16")
-
-
 @pytest.mark.parametrize("compute_dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("config", PLAIN, ids=lambda config: config.model_type)
 def test_sdpa_computes_what_eager_attention_computes(
@@ -73,7 +60,7 @@ def test_sdpa_computes_what_eager_attention_computes(
     check(tmp_path, "sdpa", compute_dtype)
 
 
-def test_sdpa_with_a_window_needs_no_memory_for_all_scores_at_once() -> None:
+def test_a_window_needs_memory_for_its_tokens_alone() -> None:
     heads, length, window = 8, 16384, 1024
     q = torch.randn(1, heads, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     k = torch.randn(1, heads // 4, length, 64, device="cuda", dtype=torch.bfloat16)
@@ -81,5 +68,5 @@ def test_sdpa_with_a_window_needs_no_memory_for_all_scores_at_once() -> None:
     before = torch.cuda.memory_allocated()
     attention._sdpa(q, k, k, scaling=None, sliding_window=window, softcap=None).sum().backward()
     used = torch.cuda.max_memory_allocated() - before
-    # Masks take 1 and 2 bytes for each pair of tokens. Scores of all heads, in float32 as well, would take 32 and more.
-    assert used < 6 * length**2, f"{used / 2**20:.0f} MiB for {heads} heads of {length} tokens"
+    # A mask alone would take a byte for each pair of tokens.
+    assert used < length**2, f"{used / 2**20:.0f} MiB for {heads} heads of {length} tokens"

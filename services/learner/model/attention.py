@@ -15,21 +15,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
 from services.learner.model.packing import Layout
 from services.learner.model.sequence_parallel import SharedLayout, heads_for_tokens, tokens_for_heads
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
-from shoal.models.head_sizes import head_sizes
 
 _SHORT_ON_CPU = 256
 """The length up to which matrix products beat torch's fused kernel on a CPU: by 15 times in bfloat16 at 56 tokens."""
 
-_FLASH_VERSION = "2.6.0"
-"""The first version of flash-attn that can cap attention scores."""
+_SHORT_ON_GPU = 2048
+"""The length up to which one kernel for all sequences of a row beats a faster kernel for each bucket, on an H200."""
 _FLASH_HEAD_SIZE = 256
-"""The largest head size that flash-attn computes."""
+"""The largest head size of torch's flash kernels."""
 
 SequenceAttention = Callable[..., Tensor]
 """A function (q [N, H, L, D], k [N, K, L, D], v, scaling, sliding_window, softcap) -> [N, H, L, D] that computes causal
@@ -37,44 +37,21 @@ attention."""
 
 
 def choose_attention(config: LearnerConfig, model_config: Any) -> str:
-    """Resolves "auto" for this machine and a model with this configuration of transformers.
-
-    Raises `InvalidArgument` when the named attention cannot compute the model on this machine.
-    """
-    attention: str = config.attention
-    if attention not in ("auto", "flash_attention_2"):
-        return attention
-    obstacle = _flash_obstacle(config.compute_dtype, model_config)
-    if obstacle is None:
-        return "flash_attention_2"
-    if attention == "auto":
-        return "sdpa"
-    raise InvalidArgument(f"learner.attention: flash_attention_2 {obstacle}; choose auto or sdpa")
-
-
-def _flash_obstacle(compute_dtype: str, model_config: Any) -> str | None:
-    """Returns why flash-attn cannot compute a model on this machine; None if flash-attn can."""
-    from transformers.utils import is_flash_attn_greater_or_equal
-
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
-        return "needs a GPU of compute capability 8.0 (Ampere) or newer"
-    if not is_flash_attn_greater_or_equal(_FLASH_VERSION):
-        return f"needs the package flash-attn, version {_FLASH_VERSION} or newer"
-    if compute_dtype != "bfloat16":
-        return f"computes in bfloat16 only, but learner.compute_dtype is {compute_dtype}"
-    if (largest := head_sizes(model_config)[-1]) > _FLASH_HEAD_SIZE:
-        return f"takes heads of size {_FLASH_HEAD_SIZE} at most, but this model has heads of size {largest}"
-    return None
+    """Resolves "auto" for a model with this configuration of transformers: eager if the model caps attention scores."""
+    if config.attention != "auto":
+        return config.attention
+    caps_scores = getattr(model_config.get_text_config(), "attn_logit_softcapping", None) is not None
+    return "eager" if caps_scores else "sdpa"
 
 
 def register_attention(implementation: str) -> str:
     """Registers packed attention with transformers, and returns the name of the registration.
 
-    `implementation` is "sdpa", "eager" or "flash_attention_2". The model's forward then takes a `layout`.
+    `implementation` is "sdpa" or "eager". The model's forward then takes a `layout`.
     """
     from transformers import AttentionInterface
 
-    per_sequence = {"sdpa": _sdpa, "eager": _eager, "flash_attention_2": _flash}[implementation]
+    per_sequence = {"sdpa": _sdpa, "eager": _eager}[implementation]
 
     def packed_attention(
         module: torch.nn.Module,
@@ -101,6 +78,12 @@ def register_attention(implementation: str) -> str:
         attend = partial(per_sequence, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
         if layout.output_R is None:
             out_1RHD = attend(query, key, value).transpose(1, 2)
+        elif implementation == "sdpa" and softcap is None and _takes_all_at_once(query, layout):
+            q_THD, k_TKD, v_TKD = (_gather(x[0], layout.gathered_T) for x in (query, key, value))
+            out_THD = _flash(
+                q_THD, k_TKD, v_TKD, layout.starts_S, layout.longest, scaling=scaling, sliding_window=sliding_window
+            )
+            out_1RHD = out_THD.index_select(0, layout.output_R).unsqueeze(0)
         else:
             outputs = [
                 attend(*(_sequences(x[0], bucket_NL) for x in (query, key, value))).transpose(1, 2).flatten(0, 1)
@@ -109,8 +92,7 @@ def register_attention(implementation: str) -> str:
             out_1RHD = torch.cat(outputs).index_select(0, layout.output_R).unsqueeze(0)
         return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group)), None
 
-    # transformers would look for a kernel of its own behind a name that contains "flash".
-    name = "shoal_packed_" + implementation.replace("flash_attention_2", "fa2")
+    name = "shoal_packed_" + implementation
     # No mask function is registered under this name, so the model builds no mask.
     AttentionInterface.register(name, packed_attention)
     return name
@@ -118,11 +100,14 @@ def register_attention(implementation: str) -> str:
 
 def _sequences(x_HRD: Tensor, bucket_NL: Tensor) -> Tensor:
     """Gathers the tokens of each sequence of a bucket, [N, H, L, D]."""
+    return _gather(x_HRD, bucket_NL.flatten()).unflatten(0, bucket_NL.shape).transpose(1, 2)
+
+
+def _gather(x_HRD: Tensor, indices_T: Tensor) -> Tensor:
+    """Gathers tokens of a row, [T, H, D]."""
     num_heads, _, size = x_HRD.shape
     # Put all heads of a token side by side: then each token is one contiguous copy, forward and backward.
-    x_RF = x_HRD.transpose(0, 1).flatten(1)
-    picked = x_RF.index_select(0, bucket_NL.flatten())
-    return picked.view(*bucket_NL.shape, num_heads, size).transpose(1, 2)
+    return x_HRD.transpose(0, 1).flatten(1).index_select(0, indices_T).view(-1, num_heads, size)
 
 
 def _sdpa(
@@ -130,12 +115,19 @@ def _sdpa(
 ) -> Tensor:
     if softcap is not None:
         raise InvalidArgument(
-            "learner.attention: sdpa cannot cap attention scores, as this model does; use eager or flash_attention_2"
+            "learner.attention: sdpa cannot cap attention scores, as this model does; use auto or eager"
         )
     length = q.shape[2]
     if q.device.type == "cpu" and length <= _SHORT_ON_CPU:
         return _eager(q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=None)
-    window = None if sliding_window is None or sliding_window >= length else _visible(length, sliding_window, q.device)
+    has_window = sliding_window is not None and sliding_window < length
+    if has_window and _has_flash(q):
+        # Torch's flash kernel skips what no query sees. With a mask, another kernel computes all scores.
+        starts = torch.arange(0, q.shape[0] * length + 1, length, dtype=torch.int32, device=q.device)
+        q_THD, k_TKD, v_TKD = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+        out_THD = _flash(q_THD, k_TKD, v_TKD, starts, length, scaling=scaling, sliding_window=sliding_window)
+        return out_THD.view(q.shape[0], length, *q.shape[1::2]).transpose(1, 2)
+    window = _visible(length, sliding_window, q.device) if has_window else None
     if q.device.type != "cpu" and (window is not None or not torch.is_autocast_enabled(q.device.type)):
         # On a GPU only torch's flash kernel shares key heads, without mask or float32. Others compute all scores.
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
@@ -173,13 +165,33 @@ def _visible(length: int, sliding_window: int | None, device: torch.device) -> T
     return visible
 
 
-def _flash(
-    q: Tensor, k: Tensor, v: Tensor, *, scaling: float | None, sliding_window: int | None, softcap: float | None
-) -> Tensor:
-    from flash_attn import flash_attn_func
+def _takes_all_at_once(q: Tensor, layout: Layout) -> bool:
+    return len(layout.buckets) > 1 and layout.longest <= _SHORT_ON_GPU and _has_flash(q)
 
-    # flash-attn takes 16-bit tensors of one type. Queries and keys are float32, since float32 cosines rotated them.
-    q, k, v = (x.transpose(1, 2).to(torch.bfloat16) for x in (q, k, v))
-    window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0)
-    out = flash_attn_func(q, k, v, causal=True, softmax_scale=scaling, window_size=window, softcap=softcap or 0.0)
-    return out.transpose(1, 2)
+
+def _has_flash(q: Tensor) -> bool:
+    """Returns whether torch's flash kernel for sequences of any lengths computes attention of these queries."""
+    is_small = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] <= _FLASH_HEAD_SIZE
+    return is_small and q.device.type == "cuda" and torch.cuda.get_device_capability(q.device) >= (8, 0)
+
+
+def _flash(
+    q_THD: Tensor,
+    k_TKD: Tensor,
+    v_TKD: Tensor,
+    starts_S: Tensor,
+    longest: int,
+    *,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    """Computes causal attention within concatenated sequences, [T, H, D].
+
+    `starts_S` has the index at which each sequence starts, and the number of tokens, int32.
+    """
+    window = (-1 if sliding_window is None else sliding_window - 1, 0)
+    out: Tensor = varlen_attn(
+        q_THD, k_TKD, v_TKD, starts_S, starts_S, longest, longest, scale=scaling, window_size=window,
+        enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+    )  # fmt: skip
+    return out

@@ -6,7 +6,8 @@ with one completion) of about the same length L; K tokens of the largest support
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,22 @@ class Layout:
     output_R: Tensor | None
     """The index of each token's output, [R], among the concatenated tokens of the buckets. None if the row is one
     sequence, in order: then there are no buckets, and attention takes the row as it is."""
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest sequence, in tokens; 0 without buckets."""
+        return max((bucket.shape[1] for bucket in self.buckets), default=0)
+
+    @cached_property
+    def gathered_T(self) -> Tensor:
+        """The row indices of the tokens of all buckets, concatenated, [T]."""
+        return torch.cat([bucket.flatten() for bucket in self.buckets])
+
+    @cached_property
+    def starts_S(self) -> Tensor:
+        """The index in `gathered_T` at which each sequence starts, and T, int32."""
+        lengths = [bucket.shape[1] for bucket in self.buckets for _ in bucket]
+        return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=self.buckets[0].device)
 
     def to(self, device: torch.device) -> "Layout":
         output_R = None if self.output_R is None else self.output_R.to(device)

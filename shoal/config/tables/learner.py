@@ -102,9 +102,9 @@ class LearnerConfig(Section):
     """Shape of the learning rate's fall in warmup_stable_decay."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass. This takes less memory and more time."""
-    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
-    """Attention implementation. `auto` is flash_attention_2 on a GPU of compute capability 8.0, with flash-attn 2.6, in
-    bfloat16, for heads of at most size 256. In all other cases `auto` is sdpa."""
+    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    """Attention implementation. `sdpa` uses torch's kernels, on a GPU its flash kernels. `eager` computes all scores.
+    `auto` is eager for models that cap attention scores, such as Gemma 2, and sdpa for all others."""
     freeze: Annotated[list[str], _SHARDED] = Field(default_factory=list)
     """Prefixes of the names of parameters that are not trained, for example `["model.embed_tokens",
     "model.layers.0."]`. Such parameters have no gradient, no optimizer state and no place in a checkpoint, and are

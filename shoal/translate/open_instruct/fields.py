@@ -305,10 +305,10 @@ ENGINE_AND_MODEL = rows(
         choice(
             {
                 None: "auto",
-                "True": "flash_attention_2",
+                "True": "auto",
                 "False": "sdpa",
-                "flash_2": "flash_attention_2",
-                "flash_attention_2": "flash_attention_2",
+                "flash_2": "auto",
+                "flash_attention_2": "auto",
                 "sdpa": "sdpa",
                 "eager": "eager",
             }

@@ -137,7 +137,7 @@ WORKERS: list[Field] = [
         "text",
         None,
         "learner.attention",
-        choice({None: "auto", "auto": "auto", "fa2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager"}),
+        choice({None: "auto", "auto": "auto", "fa2": "auto", "sdpa": "sdpa", "eager": "eager"}),
         aliases=[f"{MODEL}.flash_attn"],
     ),
     composed(f"{MODEL}.model_name_or_path", "text", None, "model.path"),

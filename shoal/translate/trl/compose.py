@@ -147,7 +147,8 @@ def _model(source: Source, draft: Draft) -> None:
     if settings.get("revision"):
         draft.set("model.revision", settings["revision"], source.origin("model_init_kwargs"))
     if attention in ("sdpa", "flash_attention_2", "eager"):
-        draft.set("learner.attention", attention, source.origin(name))
+        chosen = "auto" if attention == "flash_attention_2" else attention
+        draft.set("learner.attention", chosen, source.origin(name))
     elif attention is not None:
         draft.refuse(name, attention, "Shoal supports only sdpa, flash_attention_2, eager", cure="learner.attention")
 

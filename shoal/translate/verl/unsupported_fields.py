@@ -7,7 +7,6 @@ from shoal.translate.shared.field import (
     composed,
     each,
     ignored,
-    kept,
     mapped,
     not_yet,
     played,
@@ -55,7 +54,7 @@ UNSUPPORTED: list[Field] = rows(
         "text",
         None,
         "learner.attention",
-        kept(None, "sdpa", "flash_attention_2", "eager"),
+        choice({None: "auto", "sdpa": "sdpa", "flash_attention_2": "auto", "eager": "eager"}),
     ),
     *each(ignored(f"{MODEL}.", _ONE_MODEL), "use_prefix_tree prefix_tree_attention"),
     ignored(

@@ -10,9 +10,11 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, Olmo3Config, PreTrainedConfig, Qwen2Config
 
-from services.learner.model import logprobs
+from services.learner.model import attention, logprobs
 from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import register_attention
 from services.learner.model.fused_modules import fuse_modules
@@ -58,6 +60,12 @@ CASES: dict[str, tuple[PreTrainedConfig, Callable[[], PackedRow], int]] = {
 """Shape of the model, row, and rank of the adapters, by name."""
 
 
+def flash_attention(query: Tensor, key: Tensor, value: Tensor, *_: object, scale: float, **__: object) -> Tensor:
+    """Stands for torch's flash kernel: one operation in each pass."""
+    q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+
+
 def count(config: PreTrainedConfig, num_layers: int, make_row: Callable[[], PackedRow], rank: int) -> dict[str, int]:
     """Counts the operations of a forward and a backward pass, and some kinds of them."""
     settings = LearnerConfig.model_validate({"compute_dtype": "bfloat16", "lora": {"rank": rank}})
@@ -71,6 +79,8 @@ def count(config: PreTrainedConfig, num_layers: int, make_row: Callable[[], Pack
     row = make_row()
     with (
         mock.patch.object(logprobs, "_has_triton", lambda device: True),
+        mock.patch.object(attention, "_has_flash", lambda q: True),
+        mock.patch.object(attention, "varlen_attn", flash_attention),
         counted_kernels() as kernels,
         # The learner's step does the same: the casts of the first row serve all rows.
         torch.autocast("cpu", enabled=False),

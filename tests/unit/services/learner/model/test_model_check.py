@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
@@ -75,14 +74,6 @@ def test_a_model_that_caps_attention_scores_needs_an_implementation_that_can(tmp
     with pytest.raises(InvalidArgument, match=r"learner\.attention: sdpa "):
         check_model(tmp_path, settings(attention="sdpa"))
     check_model(tmp_path, settings(attention="eager"))
-
-
-def test_flash_attention_without_a_gpu_is_refused_with_the_cure(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    LlamaConfig(**LARGE).save_pretrained(tmp_path)
-    with pytest.raises(InvalidArgument, match=r"learner\.attention: flash_attention_2 .*GPU"):
-        check_model(tmp_path, settings(attention="flash_attention_2"))
 
 
 def test_heads_that_ranks_cannot_share_are_refused(tmp_path: Path) -> None:

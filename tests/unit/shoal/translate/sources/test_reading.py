@@ -258,7 +258,7 @@ def test_deepspeed_files_of_roll_are_known_by_name(name: str, sharding: tuple[in
     translation = translate_file("roll", tmp_path / "c.yaml", ROLL % name)
     learner = parsed(translation).learner
     assert (learner.zero_stage, learner.offload_optimizer, learner.offload_parameters) == sharding
-    assert (parsed(translation).loss.objective, learner.attention) == ("topr", "flash_attention_2")
+    assert (parsed(translation).loss.objective, learner.attention) == ("topr", "auto")
     assert "secret-key-1" not in "".join(translation.notes)
 
 
