@@ -1,4 +1,4 @@
-"""The events of a log in pages: the newest in memory, older ones read again for watchers that begin there."""
+"""The pages of a log's events. The newest pages are in memory; older pages are read again if watchers begin there."""
 
 import asyncio
 from collections import deque
@@ -26,7 +26,7 @@ class EventPage:
     def __init__(self) -> None:
         self.sequences: list[int] = []
         self.events: list[bytes] = []
-        """Each as a `WatchRunResponse` that has it in `events`; joined, they are one response with all of them."""
+        """Each event as a serialized `WatchRunResponse`. Joined, they form one response with all events."""
         self.num_bytes = 0
 
     def add(self, event: pb.RunEvent) -> None:
@@ -41,8 +41,8 @@ class EventPage:
         return _EVENT_TAG + self.events[index][1:]
 
     def batch(self, start: int) -> tuple[bytes, int]:
-        """Returns a `WatchRunResponse` with the `events` from `start` on that fit into 64 KiB, at least one, and the
-        index behind them."""
+        """Returns a `WatchRunResponse` with the events from index `start` on that fit into 64 KiB, but at least one
+        event. Also returns the index of the next event."""
         end, num_bytes = start + 1, len(self.events[start])
         while end < len(self.events) and (num_bytes := num_bytes + len(self.events[end])) <= PAGE_BYTES:
             end += 1
@@ -67,7 +67,7 @@ class EventPages:
     """The pages of a log. Methods belong to one event loop."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], pb.RunEvent | None]) -> None:
-        """Reads the file, if there is one. `parse` returns the event of a line; None for a line without one."""
+        """Reads the file, if it exists. `parse` returns the event of a line; None for a line without an event."""
         self._path = path
         self._parse = parse
         self._lines: list[_Lines] = []
@@ -111,12 +111,12 @@ class EventPages:
                 return
 
     def forget(self) -> None:
-        """Keeps no more than `KEPT_BYTES` of the newest pages in memory. Call it while all lines are in the file."""
+        """Keeps at most `KEPT_BYTES` of the newest pages in memory. Call it only while all lines are in the file."""
         while self._kept_bytes > KEPT_BYTES and len(self._newest) > 1:
             self._kept_bytes -= self._newest.popleft().num_bytes
 
     def first_after(self, sequence: int) -> int:
-        """Returns the number of the first page with an event after a sequence number, or that of the last page."""
+        """Returns the number of the first page with an event after `sequence`, or else of the last page."""
         return next(
             (number for number, lines in enumerate(self._lines) if lines.last_sequence > sequence),
             max(0, len(self._lines) - 1),
@@ -148,5 +148,5 @@ class EventPages:
             if (event := self._parse(line)) is not None:
                 page.add(event)
         if (page.sequences or [0])[-1] != lines.last_sequence:
-            raise DataLoss(f"{self._path} was changed by something else: it lacks events of this run")
+            raise DataLoss(f"{self._path} lacks events that this run wrote: another program has changed the file")
         return page

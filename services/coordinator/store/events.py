@@ -35,10 +35,10 @@ _TURN_S = 0.0005
 
 
 class EventLog:
-    """Appends events to `events.jsonl`, where those of abandoned attempts stay, and delivers them to watchers."""
+    """Appends events to `events.jsonl`, delivers them to watchers, and keeps the events of abandoned attempts."""
 
     def __init__(self, path: Path, *, is_past: bool = False) -> None:
-        """Opens or creates a log; if it `is_past`, leaves the file alone. Raises as `read_events`, and `OSError`."""
+        """Opens or creates a log. If `is_past`, does not change the file. Raises `OSError`, and as `read_events`."""
         self._file = LineFile(path)
         self._run_id = path.parent.name
         if not is_past:
@@ -69,10 +69,10 @@ class EventLog:
     async def watch(self, after_sequence: int = 0, *, batches: bool = False) -> AsyncIterator[bytes]:
         """Yields the events after a sequence number, including future ones, until the log is closed.
 
-        Each is a serialized `WatchRunResponse` with one event or, with `batches`, with all that are there. A watcher
-        that reads slowly gets events later, but skips none: events that are no longer in memory are read from the file.
-        Raises `Unavailable` at the end of the coordinator for a run that continues at the coordinator's next start, and
-        `DataLoss` when the file cannot be read.
+        Each item is a serialized `WatchRunResponse` with one event, or, with `batches`, with up to 64 KiB of events. A
+        slow watcher gets events later, but skips none: events that are no longer in memory are read from the file.
+        Raises `Unavailable` if the coordinator ends and the run continues at the coordinator's next start, and
+        `DataLoss` if the file cannot be read.
         """
         number, index = self._pages.first_after(after_sequence), 0
         while True:
@@ -156,7 +156,7 @@ def _state_of(path: Path) -> tuple[Path, int, int]:
 
 
 def read_events(path: Path) -> list[pb.RunEvent]:
-    """Reads the existing events; none if there is no file.
+    """Reads all events of a file. Returns no events if there is no file.
 
     Leaves out an incomplete line, which a killed process or a full disk may leave. Raises `FailedPrecondition` for the
     events of another version of Shoal.
@@ -167,9 +167,9 @@ def read_events(path: Path) -> list[pb.RunEvent]:
 async def follow_events(
     path: Path, is_driven: Callable[[], bool], after_sequence: int = 0, *, kinds: Collection[str] = ()
 ) -> AsyncIterator[pb.RunEvent]:
-    """Yields the events that any process writes, until no process drives the run; only those of `kinds`, if given.
+    """Yields the events that any process writes, until no process drives the run.
 
-    Raises as `read_events` does.
+    With `kinds`, yields only events of these kinds. Raises as `read_events` does.
     """
     position = 0
     while True:
@@ -190,10 +190,9 @@ async def follow_events(
 def read_events_from(
     path: Path, position: int, num_bytes: int = -1, *, after_sequence: int = 0, kinds: Collection[str] = ()
 ) -> tuple[list[pb.RunEvent], int]:
-    """Reads the whole lines from a position in the file on; returns their events, and the position behind them.
+    """Reads the complete lines after a position in the file. Returns their events, and the position after them.
 
-    With `num_bytes` these are the lines that begin within so many bytes. Leaves out events up to `after_sequence`, and
-    events of other `kinds`.
+    Reads only lines that begin within `num_bytes`, and only events after `after_sequence` and of `kinds`, if given.
     """
     if not path.exists():
         return [], position
@@ -228,7 +227,7 @@ def _parse(line: bytes, path: Path) -> pb.RunEvent | None:
         return json_format.ParseDict(values, pb.RunEvent())
     except json_format.ParseError:
         raise FailedPrecondition(
-            f"another version of Shoal wrote {path}, whose events this version cannot read: read the events "
-            "with that version; to resume the run without its past events, rename the file",
+            f"{path} has events that this version of Shoal cannot read, since another version wrote them: read them "
+            "with that version, or rename the file to resume the run without its past events",
             reason=ErrorReason.EVENTS_VERSION,
         ) from None

@@ -3,11 +3,11 @@
 A SQLite database in the run's folder. Each group goes ISSUED -> SAMPLED -> SCORED -> TRAINED, or to DROPPED from any of
 the first three; every transition is kept. The folder `segments/` beside the database has the data that grow with the
 run: texts, tokens and verdicts. From the next checkpoint on, `segments/` also has the rows of groups that steps have
-used up. The database has the places of all these data. It is used on one thread beside the event loop; only a snapshot
-is copied on another.
+used up. The database has the places of all these data. One thread beside the event loop uses the database; only a
+snapshot is copied on another thread.
 
-This file holds the statements that write; `rows` and `progress` turn values into rows; `tables/` holds the tables, and
-what goes from them to segments. `rollouts` reads what was written, for people.
+This file has the statements that write. `rows` and `progress` turn values into rows. `tables/` defines the tables, and
+moves data from the tables to segments. `rollouts` reads the ledger for people.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ class Ledger:
         attempt: int,
         written: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] = lambda write: write(),
     ) -> None:
-        """Names the database, and the attempt of its transitions; `open` opens or creates it.
+        """Sets the path of the database, which `open` opens or creates, and the attempt of new transitions.
 
-        `written` awaits each write, and may repeat one that raises that the disk is full.
+        `written` awaits each write. It may repeat a write that failed because the disk is full.
         """
         self.path = path
         self._attempt = attempt
@@ -176,7 +176,7 @@ class Ledger:
         )
 
     async def dropped(self, order_number: int, reason: str, policy_version: int) -> None:
-        """Records that a group is not trained on, regardless of the result of the next step."""
+        """Records at once that a group will not be trained on, even if the next step fails."""
         await self._write(lambda connection: self._drop(connection, order_number, reason, policy_version + 1))
 
     async def step_done(
@@ -187,10 +187,11 @@ class Ledger:
         dropped: Sequence[tuple[int, str]],
         excluded: Sequence[tuple[int, str]] = (),
     ) -> None:
-        """Records the end of a step, in one transaction for everything that it used up.
+        """Records the end of a step and all groups that it used up, in one transaction.
 
-        `progress` is the progress after the step. `dropped` holds order number and reason of groups, `excluded` order
-        number and prompt id of prompts that are not issued again. A step that trained on nothing was not applied.
+        `progress` is the progress after the step. `dropped` has order number and reason of each dropped group;
+        `excluded` has order number and id of each prompt that is not issued again. Without `trained` groups the step
+        was not applied.
         """
         step = progress.policy_version if trained else progress.policy_version + 1
 
@@ -207,14 +208,14 @@ class Ledger:
         await self._write(write)
 
     async def config(self) -> Mapping[str, Any] | None:
-        """Returns the configuration that `config_changed` had last; None in a new ledger."""
+        """Returns the configuration that `config_changed` last recorded; None in a new ledger."""
         row = await self._run(lambda connection: connection.execute("SELECT fields FROM config").fetchone())
         return None if row is None else json.loads(row[0])
 
     async def config_changed(self, policy_version: int, fields: Mapping[str, str], config: Mapping[str, Any]) -> None:
-        """Records the configuration of the steps after `policy_version`, and what is new in it; each text names both.
+        """Records the configuration of the steps after `policy_version`, and its changed fields.
 
-        `fields` is empty if the earlier steps had the same configuration.
+        `fields` has a text with the old and the new value of each changed field. It is empty if no field changed.
         """
         row = (self._attempt, policy_version, time.time(), json.dumps(dict(fields)))
 
@@ -228,10 +229,9 @@ class Ledger:
         await self._write(write)
 
     async def moment(self) -> Moment:
-        """Takes the database's present state, which the caller writes with `write` and closes.
+        """Returns the current state of the database. The caller has to write it with `write`, and then to close it.
 
-        First moves the groups that steps have used up to blocks. The tokens of groups that were trained on or dropped
-        are deleted; text and scores are kept.
+        First moves used-up groups to blocks. Deletes tokens, but not texts or scores, of trained and dropped groups.
         """
         # One transaction a block: others need not wait for the next one.
         while await self._run(lambda connection: move_to_block(connection, self._segments)):
@@ -246,7 +246,7 @@ class Ledger:
         return await self._run(take)
 
     async def write(self, moment: Moment, path: Path) -> None:
-        """Writes a moment as a database, beside later transactions; the segments that it needs are on disk then."""
+        """Writes a moment to a database file while transactions go on, and syncs the segments that it needs to disk."""
 
         def copy() -> None:
             moment.copy(path)
@@ -255,7 +255,7 @@ class Ledger:
         await asyncio.to_thread(self._reporting_errors, copy, path)
 
     async def delete_tokens(self, keep: Collection[str]) -> None:
-        """Deletes the segments of tokens that neither the last snapshot needs nor `keep` names."""
+        """Deletes each segment of tokens that the ledger does not need and `keep` does not name."""
 
         def delete(connection: sqlite3.Connection) -> None:
             needed = {digest.name for digest in name_segments(connection, self._segments)}
@@ -280,7 +280,7 @@ class Ledger:
         self._move(connection, group.order_number, GroupState.TRAINED, train_step, "")
 
     def _drop(self, connection: sqlite3.Connection, order_number: int, reason: str, step: int) -> None:
-        """Drops a group in a step; the transition has the version that the step makes, as a trained group's has."""
+        """Drops a group in a step. As for a trained group, the transition has the version that the step makes."""
         connection.execute("UPDATE groups SET drop_reason = ? WHERE order_number = ?", (reason, order_number))
         self._move(connection, order_number, GroupState.DROPPED, step, reason)
 

@@ -20,7 +20,7 @@ class Progress:
     kl_coef: float | None = None
     """The next step's coefficient of the KL in the reward; None before the first step."""
     reward_moments: Moments = _NO_REWARDS
-    """The moments of all rewards that steps have compared."""
+    """The moments of all rewards from which steps have computed advantages."""
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def set_aside(ledger: Path, attempt: int) -> None:
 def replace_ledger(ledger: Path, snapshot: Path | None) -> None:
     """Replaces the contents of a ledger by the contents of a snapshot, or by nothing.
 
-    Raises `ResourceExhausted` when the disk is full or fails, and `FailedPrecondition` when a file cannot be opened;
-    the ledger then has its former contents.
+    Raises `ResourceExhausted` if the disk is full or fails, and `FailedPrecondition` if a file cannot be opened. After
+    an error the ledger has its former contents.
     """
     _copy(":memory:" if snapshot is None else str(snapshot), ledger)
 

@@ -15,6 +15,6 @@ def best_of(steps: Sequence[int], values: Mapping[int, float], *, is_lowest: boo
 
 
 def kept_of(written: Sequence[T], keep_last: int, others: Collection[T | None] = ()) -> list[T]:
-    """Returns the kept of the `written`, oldest first: the last `keep_last` (all of them if 0), and `others`."""
+    """Returns the items of `written` to keep, in order: the last `keep_last` (all if 0), and those in `others`."""
     last = written[-keep_last:]
     return [each for each in written if each in last or each in others]

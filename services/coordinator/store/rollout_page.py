@@ -1,4 +1,4 @@
-"""A page of a listing: as many whole groups as a message takes, or a part of a group that is larger than a message."""
+"""A page of a listing: as many whole groups as fit into a message, or a part of a group that does not fit."""
 
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.v1 import coordinator_pb2 as pb
@@ -19,8 +19,8 @@ class Page:
         self._num_bytes = 0
 
     def add(self, group: pb.RolloutGroup, num_listed: int) -> int | None:
-        """Adds a group without the first rollouts, which earlier pages list. Returns the number of its rollouts that
-        are listed now; None for all."""
+        """Adds a group without its first `num_listed` rollouts, which are on earlier pages. Returns the number of its
+        rollouts that are listed so far; None if all are listed."""
         group.num_rollouts = len(group.rollouts)
         _shorten(group)
         rest = list(group.rollouts)[num_listed:]

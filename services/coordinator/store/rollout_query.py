@@ -1,4 +1,4 @@
-"""Which groups of a ledger a listing shows, in which order, and where a page of it begins."""
+"""Selects the groups that a listing of a ledger shows, puts them in order, and finds where a page begins."""
 
 import heapq
 import re
@@ -30,7 +30,7 @@ class ListingPlace:
 
 @dataclass(frozen=True)
 class OrderRange:
-    """The first and the last group of a listing of the groups that were issued last, by order number."""
+    """The order numbers of the first and the last group, for a listing of the groups that were issued last."""
 
     first: int
     last: int
@@ -40,11 +40,11 @@ class RolloutQuery:
     """A request of `ListRollouts`, which is evaluated on each part of a ledger in turn.
 
     The token of a page has the order number and mean reward of its first group, how many rollouts of that group were on
-    earlier pages, and the limits that `last` meant when the first page was listed.
+    earlier pages, and the range of groups that `last` selected for the first page.
     """
 
     def __init__(self, ledger: WholeLedger, request: pb.ListRolloutsRequest) -> None:
-        """Raises `InvalidArgument` for a number below 0 and a token of another listing."""
+        """Raises `InvalidArgument` for a negative `step` or `last`, or a page token of another listing."""
         for name in ("step", "last"):
             if (value := getattr(request, name)) < 0:
                 raise invalid(name, f"must be at least 0 (given: {value})")

@@ -46,13 +46,13 @@ def _counts(folder: Path) -> list[tuple[str, str, int]]:
 
 
 def whole_ledger(folder: Path) -> sqlite3.Connection:
-    """Copies the ledger of a run's folder, used-up groups included, to a database in memory, for questions in SQL.
+    """Copies the ledger of a run's folder, including used-up groups, to a database in memory for SQL queries.
 
     Raises `NotFound` if there is no ledger yet, and the errors of `reading`.
     """
     with reading(folder / LEDGER) as connection, interpreting(folder / LEDGER):
         if connection is None:
-            raise NotFound(f"{folder} has no ledger")
+            raise NotFound(f"{folder} has no ledger: give the folder of a run that has begun")
         return WholeLedger(connection, folder / SEGMENTS).merged()
 
 

@@ -33,12 +33,12 @@ class RunFolders:
         return _newest_first(self._read(RunRecord.load)[0])
 
     def listed(self) -> list[RunRecord]:
-        """Returns the runs of `all`, and a FAILED run, whose message says why, for each record that cannot be read."""
+        """Returns the runs of `all`. Shows each record that cannot be read as a FAILED run whose message says why."""
         records, damaged = self._read(RunRecord.load)
         return _newest_first([*records, *starmap(_stand_in, damaged)])
 
     def left(self) -> tuple[list[RunRecord], list[tuple[Path, DataLoss]]]:
-        """Returns the runs that have not ended and that nobody drives, newest first, and each damaged run's folder."""
+        """Returns unfinished runs without a coordinator, newest first; also the folders of damaged runs with errors."""
         records, damaged = self._read(_load_left)
         return _newest_first([record for record in records if record is not None]), damaged
 
@@ -57,7 +57,7 @@ class RunFolders:
     def make_way(self, run_id: str) -> str:
         """Renames a run that FAILED before its first step, so that a new run can have the name.
 
-        Returns the changed name, which is empty for a run that took a step or may continue: it keeps its name.
+        Returns the run's new name; an empty name if the run is not renamed, because it took a step or may continue.
         """
         try:
             record = RunRecord.load_as_left(self.data_dir / run_id)
@@ -74,7 +74,7 @@ class RunFolders:
         return record.run_id
 
     def find(self, run_id: str) -> RunRecord:
-        """Returns a run by name; an empty name means one that is active, or else the newest.
+        """Returns the run with a name. For an empty name, returns an active run, or the newest run if none is active.
 
         Raises `NotFound`, and `DataLoss` if the record of that name cannot be read.
         """
@@ -89,7 +89,7 @@ class RunFolders:
         if not runs and damaged:
             raise damaged[0][1]
         if not runs:
-            raise NotFound(f"there is no run in {self.data_dir}", reason=ErrorReason.NO_RUN)
+            raise NotFound(f"there is no run in {self.data_dir}: start a run first", reason=ErrorReason.NO_RUN)
         runs = _newest_first(runs)
         active = [record for record in runs if not record.state.has_ended]
         return next((record for record in active if record.state is not RunState.QUEUED), (active or runs)[0])
@@ -98,9 +98,9 @@ class RunFolders:
 def locate_run(run: str, data_dir: Path) -> tuple[Path, str]:
     """Returns the data folder and the name of a run, which is given by its name or by the path of its folder.
 
-    A name that no run in `data_dir` has may be a folder here; else it is returned with `data_dir`, as is an empty name.
-    Raises `NotFound` for a path that is not the folder of a run, and `InvalidArgument` for a folder whose name no run
-    can have.
+    If no run in `data_dir` has the name, a run's folder of that name in the current folder is used. If there is none,
+    or the name is empty, returns `data_dir` and the name. Raises `NotFound` for a path that is not the folder of a run,
+    and `InvalidArgument` for a folder whose name no run can have.
     """
     data_dir, here = data_dir.absolute(), Path(os.path.abspath(run))
     folder = here if is_path(run) or not holds_run(data_dir / run) else data_dir / run
@@ -138,10 +138,10 @@ def _newest_first(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def describe(record: RunRecord, config: RunConfig | None = None) -> pb.Run:
-    """Returns a run as a message, with its configuration, by default that of its folder, and the number of its groups.
+    """Returns a run as a message with its configuration and the counts of its groups.
 
-    Leaves out the number for a damaged ledger, which a resume restores, and for a ledger of another version of Shoal.
-    Raises `DataLoss` for a lost configuration.
+    `config` defaults to the configuration in the run's folder; raises `DataLoss` if that is lost. Leaves out the counts
+    if the ledger is damaged, since a resume restores it, or if another version of Shoal wrote it.
     """
     try:
         num_groups = count_groups(record.folder)

@@ -13,7 +13,7 @@ from shoal.paths import why_unread
 LOCK = "lock"
 TRAIN_LOCK = "train.lock"
 DISK_LOCK = "full-disk.lock"
-"""The lock while the run waits for room on a disk, which its record would need."""
+"""The lock of a run that waits for room on a disk. The run's record cannot show this, since it may be on that disk."""
 _LOCK_ATTEMPTS = 5
 _LOCK_PAUSE_S = 0.02
 """Number of tries to take a lock: a process that asks whether a run is driven has the lock for microseconds."""
@@ -27,9 +27,9 @@ class RunLock:
     """
 
     def __init__(
-        self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator", cure: str = "stop it there"
+        self, folder: Path, name: str = LOCK, *, holder: str = "another coordinator", cure: str = "stop the run there"
     ) -> None:
-        """Takes a lock of a run's folder. Raises `FailedPrecondition` when another process, a `holder`, has it."""
+        """Takes a lock in a run's folder. Raises `FailedPrecondition` with `holder` and `cure` if it is held."""
         with writing(folder / name):
             self._file = (folder / name).open("w")
         for _ in range(_LOCK_ATTEMPTS):

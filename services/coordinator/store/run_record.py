@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 RECORD = "run.json"
 TRAIN_NAME = "shoal-train-"
-"""The prefix of the name of each coordinator of `shoal train`. After this coordinator ends, no other has its name."""
+"""The prefix of the name of each coordinator of `shoal train`. No two of these coordinators ever have the same name."""
 
 
 def holds_run(folder: Path) -> bool:
@@ -43,12 +43,12 @@ def holds_run(folder: Path) -> bool:
 
 
 def data_dir_option(data_dir: Path) -> str:
-    """Returns the option that names a folder of runs in a command; empty for the default, the folder `runs` here."""
+    """Returns the command-line option for a folder of runs; empty for the default, `runs` in the current folder."""
     return "" if data_dir == Path("runs").absolute() else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
 def new_run_id(name: str) -> str:
-    """Makes a run id from `run.name` and the time, cut to the maximum length of an id."""
+    """Makes a run id from `run.name` and the time. Cuts the name if the id would be too long."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return f"{name[: MAX_RUN_NAME_CHARS - 1 - len(stamp)]}-{stamp}"
 
@@ -105,7 +105,7 @@ class RunRecord:
     weight_epoch: _Count = 0
     """The epoch of the last broadcast group of this run."""
     inputs: dict[str, dict[str, str]] = field(default_factory=dict)
-    """SHA-256 of the run's inputs, by field of the configuration and name of a file, data set or task."""
+    """SHA-256 of the run's inputs, by field of the configuration, then by name of a file, data set or task."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The metrics of the last step."""
 
@@ -125,7 +125,7 @@ class RunRecord:
         try:
             self.save()
         except ResourceExhausted as error:
-            _log.error("run.json was not written, and is written again after the next step: %s", error.message)
+            _log.error("run.json was not written; the run tries again after the next step: %s", error.message)
 
     def enter(self, state: RunState, message: str, *, pauses_itself: bool = False) -> None:
         """Sets the state of the run; the caller saves the record."""
@@ -142,7 +142,7 @@ class RunRecord:
         self.enter(RunState.STARTING, "")
 
     def restart_counted(self, reason: str) -> None:
-        """Adds a restart since `furthest_step` was trained."""
+        """Adds the reason of a restart to `restart_reasons`."""
         self.restart_reasons.append(f"attempt {self.attempt} at step {self.policy_version}: {reason}")
 
     def attempt_begins(self) -> None:
@@ -161,7 +161,7 @@ class RunRecord:
         self.try_to_save()
 
     def restored(self, step: int, checkpoint_id: str) -> None:
-        """Sets the step at which an attempt begins."""
+        """Sets the step and the checkpoint from which an attempt begins."""
         self.policy_version, self.last_checkpoint_id = step, checkpoint_id
         self.exported_steps = [exported for exported in self.exported_steps if exported <= step]
 
@@ -170,7 +170,7 @@ class RunRecord:
         self.policy_version = step
 
     def step_trained(self, step: int, metrics: dict[str, float]) -> None:
-        """Saves a step that is trained; a step that no attempt has trained before makes restarts count from zero."""
+        """Saves a trained step. If no attempt has trained this step before, restarts count from zero again."""
         self.policy_version, self.metrics = step, metrics
         if step > self.furthest_step:
             self.furthest_step, self.restart_reasons = step, []
@@ -210,15 +210,15 @@ class RunRecord:
         return self.folder_command("train --resume") if is_of_train else self.command("run resume")
 
     def next_weight_epoch(self) -> int:
-        """Returns an epoch that no broadcast group has had; saves it first, since workers may outlive a coordinator."""
+        """Returns an unused epoch for a broadcast group. Saves it first, since workers may outlive a coordinator."""
         self.weight_epoch += 1
         self.save()
         return self.weight_epoch
 
     @classmethod
     def load(cls, folder: Path) -> "RunRecord":
-        """Reads `run.json`. A run that has not ended and that nobody drives is shown as FAILED, and a run that waits
-        for room on a disk as PAUSED. Raises `DataLoss` when the file cannot be read."""
+        """Reads `run.json`. Shows a run that has not ended but has no coordinator as FAILED, and a run that waits for
+        room on a disk as PAUSED. Raises `DataLoss` if the file cannot be read."""
         record = cls.load_as_left(folder)
         is_left = not record.state.has_ended and not is_driven(folder)
         if not is_left and record.state in (RunState.STARTING, RunState.RUNNING) and is_held(folder / DISK_LOCK):
@@ -262,12 +262,12 @@ class RunRecord:
         except (OSError, ValueError, InvalidArgument) as error:
             why = error.message if isinstance(error, InvalidArgument) else why_unread(error)
             raise DataLoss(
-                f"run {self.run_id} has lost its configuration: {path} cannot be read: {why}; {_cure(self.folder)}",
+                f"run {self.run_id} has lost its configuration: {path} cannot be read ({why}); {_cure(self.folder)}",
                 reason=ErrorReason.RUN_DAMAGED,
             ) from None
 
     def to_wire(self, num_groups: Mapping[str, int], config: RunConfig | None) -> coordinator_pb2.Run:
-        """Returns the run as a message; `config` may be left out."""
+        """Returns the run as a message, without a configuration if `config` is None."""
         create_time = Timestamp()
         create_time.FromNanoseconds(int(self.create_time_s * 1e9))
         return coordinator_pb2.Run(

@@ -7,7 +7,7 @@ from services.coordinator.store.files.disk_errors import writing
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the text of a file, which has either the old or the new text after a crash. Raises as `writing`."""
+    """Replaces the text of a file. After a crash the file has the old or the new text. Raises as `writing` does."""
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         try:

@@ -1,4 +1,4 @@
-"""Errors of writing: a full disk, which may have room later, and other errors, which a person has to fix."""
+"""Errors of writes to a disk: a full disk may have room later, but a person has to fix other errors."""
 
 import errno
 import sqlite3

@@ -8,7 +8,7 @@ _log = logging.getLogger(__name__)
 
 
 class LineFile:
-    """Appends lines to a file. Lines that cannot be written are written with the next one."""
+    """Appends lines to a file. A line that cannot be written is written together with the next line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,14 +30,14 @@ class LineFile:
         return bool(self._waiting)
 
     def add(self, line: str) -> None:
-        """Appends a line, or lets it wait for the next line, so that no run ends because of its reports."""
+        """Appends a line. If that fails, keeps it for the next call, so that no run ends because of its reports."""
         was_behind = self.is_behind
         self._waiting.append(line + "\n")
         try:
             self._write("".join(self._waiting).encode())
         except OSError as error:
             if not was_behind:
-                _log.error("%s cannot be written; its new lines wait in memory: %s", self.path, error)
+                _log.error("%s cannot be written: %s; new lines stay in memory for a later write", self.path, error)
         else:
             self._waiting.clear()
 

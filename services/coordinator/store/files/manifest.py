@@ -18,7 +18,7 @@ from shoal.wire.json_form import json_form
 
 MANIFEST = "manifest.json"
 DISCARDED = "manifest.damaged.json"
-"""The new name of a damaged checkpoint's manifest. The rename makes the folder no longer a checkpoint."""
+"""The name to which a damaged checkpoint's manifest is renamed. Its folder then no longer counts as a checkpoint."""
 SNAPSHOT, OTHER_SNAPSHOT = "ledger.sqlite", "ledger-2.sqlite"
 """The names of the ledger's snapshot: one may replace the other, and the manifest names the valid one."""
 
@@ -39,7 +39,7 @@ class CheckpointManifest:
     segments: tuple[SegmentDigest, ...] = ()
     """The segments that the ledger's snapshot refers to, up to their lengths at that moment."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """SHA-256 of what the run is made from, as its record has them."""
+    """SHA-256 of the run's inputs, in the form of `RunRecord.inputs`."""
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -61,7 +61,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
-    """Commits a checkpoint, and deletes the snapshot that it does not name."""
+    """Commits a checkpoint by writing its manifest. Deletes the snapshot that the manifest does not name."""
     values = {
         "checkpoint_id": manifest.checkpoint_id,
         "attempt": manifest.attempt,

@@ -1,4 +1,4 @@
-"""The payloads of a group, which grow with its tokens, as records: messages of the contract, each after its length."""
+"""Records of a group's payloads. A record is a sequence of protobuf messages, each preceded by its length."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class PayloadKind(StrEnum):
-    """A part of a group that the ledger keeps in a segment."""
+    """A part of a group that the ledger keeps in a segment, because its size grows with the group's tokens."""
 
     PROMPT = "prompt"
     """One `Prompt` with the text."""
@@ -35,7 +35,7 @@ class PayloadKind(StrEnum):
 
     @property
     def series(self) -> Series:
-        """The series of segments that holds it."""
+        """The series of segments that has the payloads of this kind."""
         return Series.TOKENS if self in (PayloadKind.TOKENS, PayloadKind.TOKEN_ADVANTAGES) else Series.TEXT
 
 
@@ -57,7 +57,7 @@ def text_record(completions: Iterable[Completion]) -> bytes:
 
 
 def token_record(completions: Iterable[Completion]) -> bytes:
-    """Makes the record of the parts of the completions that the learner needs."""
+    """Makes the record of the tokens, log-probabilities and supports, which the learner needs."""
     return _join(completion_to_wire(completion, with_text=False, with_words=False) for completion in completions)
 
 

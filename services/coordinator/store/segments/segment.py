@@ -1,4 +1,4 @@
-"""One segment: an append-only file of records, each after a frame with the record's length and checksum.
+"""One segment: an append-only file of records. A frame with the length and checksum precedes each record.
 
 A record is read by its place, which the ledger has. Bytes outside of all places are ignored. A killed process or a full
 disk may leave a part of a record. The next record overwrites that part, or the part stays behind the last record.
@@ -33,7 +33,7 @@ class RecordPlace:
 
 @dataclass(frozen=True)
 class SegmentDigest:
-    """The contents of a segment up to a length."""
+    """The digest of the first `num_bytes` bytes of a segment."""
 
     name: str
     num_bytes: int
@@ -62,7 +62,7 @@ class Segment:
     def append(self, record: bytes) -> int:
         """Appends a record; returns the offset of its frame.
 
-        Raises `OSError` when the disk is full or fails: the segment then ends with the record before.
+        Raises `OSError` if the disk is full or fails. The segment then still ends with the previous record.
         """
         frame = _FRAME.pack(len(record), zlib.crc32(record))
         offset = self.num_bytes
@@ -84,7 +84,7 @@ class Segment:
         return Mark(self.num_bytes, self._digest.copy())
 
     def go_back(self, mark: "Mark | None") -> None:
-        """Removes what was appended after a mark; without one, everything."""
+        """Removes all records that were appended after a mark; without a mark, all records."""
         self.num_bytes, self._digest = (mark.num_bytes, mark.digest) if mark else (0, hashlib.sha256())
         with contextlib.suppress(OSError):  # Then the next record is written over it.
             os.ftruncate(self._file, self.num_bytes)
@@ -99,7 +99,7 @@ class Segment:
 
 
 def read_record(path: Path, offset: int, num_bytes: int) -> bytes:
-    """Reads a record, also while others are appended. Raises `DataLoss` when it is not what was written."""
+    """Reads a record, even while others are appended. Raises `DataLoss` if it is missing or damaged."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -109,5 +109,5 @@ def read_record(path: Path, offset: int, num_bytes: int) -> bytes:
     except OSError as error:
         raise DataLoss(f"{path} cannot be read: {error.strerror}") from None
     if frame != _FRAME.pack(num_bytes, zlib.crc32(record)):
-        raise DataLoss(f"{path} is damaged: its record of {num_bytes} bytes at {offset} differs from what was written")
+        raise DataLoss(f"{path} is damaged: its {num_bytes}-byte record at offset {offset} was changed or cut off")
     return record

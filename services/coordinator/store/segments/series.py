@@ -1,11 +1,11 @@
-"""The segments of a run, in three series: text and groups stay with the run, tokens go once their groups are used up.
+"""The segments of a run, in three series. Text and groups are kept; tokens are deleted after their groups are used up.
 
     <run>/segments/text-00000001.segment
     <run>/segments/tokens-00000002.segment
     <run>/segments/groups-00000003.segment
 
-A segment ends at 128 MiB, and with its process: each attempt writes to its own files. So a restore changes no file.
-What an abandoned attempt wrote stays behind the lengths that the checkpoint names, and its own ledger finds it there.
+A segment ends at 128 MiB, and with its process: each attempt writes its own files. So a restore changes no file. The
+records of an abandoned attempt stay in its files, beyond the lengths that the checkpoint names. Its ledger finds them.
 """
 
 import contextlib
@@ -83,11 +83,11 @@ class SegmentWriter:
         segment.close()
 
     def digests(self) -> list[SegmentDigest]:
-        """Returns the digests of all segments that this writer has begun, as far as they are written."""
+        """Returns the digests of all segments that this writer has begun, each up to its last record."""
         return [*self._ended.values(), *(segment.digest() for _, segment in self._open.values())]
 
     def sync(self, digests: Collection[SegmentDigest]) -> None:
-        """Syncs the segments of `digests` to disk, ended ones only once, on any thread. Raises `OSError`."""
+        """Syncs the segments of `digests` to disk, ended segments only once. Works on any thread. Raises `OSError`."""
         names = {digest.name for digest in digests} & self._unsynced
         for path in [*(self._folder / name for name in sorted(names)), *([self._folder] if names else ())]:
             descriptor = os.open(path, os.O_RDONLY)

@@ -1,8 +1,8 @@
-"""Groups that steps have used up: they leave the ledger's tables for *blocks* in the segments.
+"""Blocks: records in the segments, to which the ledger moves the groups that steps have used up.
 
-A block is a record with a compressed SQLite image of up to 32 groups. The image has the ledger's own tables, so the
-statements that read the ledger read a block as well. Order numbers grow from block to block, and on into the ledger. A
-checkpoint copies only the groups after the last block, however long the run is.
+A block is a compressed SQLite image of up to 32 groups. The image has the ledger's own tables, so the statements that
+read the ledger can also read a block. Order numbers increase from block to block, and are highest in the ledger's own
+tables. A checkpoint copies only the groups after the last block, however long the run is.
 """
 
 import sqlite3
@@ -27,12 +27,12 @@ _ROWS = (
     ("transitions", "TRUE"),
     ("payloads", "kind NOT IN ('tokens', 'token_advantages')"),
 )
-"""The condition on the rows of each table that a block has. The tokens of used-up groups are no longer needed."""
+"""The tables of a block, each with the condition on the copied rows. The tokens of used-up groups are not needed."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """The place of the rows of successive groups, and the steps that used them up."""
+    """Says where the rows of consecutive groups are stored, and which steps used up these groups."""
 
     first_order_number: int
     last_order_number: int
@@ -41,7 +41,7 @@ class Block:
     place: RecordPlace
 
     def has_step(self, step: int) -> bool:
-        """Whether groups of a step may be in the block; 0 stands for any step."""
+        """Whether the block may have groups that a step used up. Step 0 stands for any step."""
         return not step or self.first_step <= step <= self.last_step
 
 
@@ -96,10 +96,10 @@ def _empty() -> sqlite3.Connection:
 
 
 class WholeLedger:
-    """A ledger with its blocks, as one connection sees it: parts that have the same tables.
+    """Reads a ledger together with its blocks. The ledger and each block are *parts*, which have the same tables.
 
-    Each part can be read until the next one is taken. The groups of a block that cannot be read are LOST, with the
-    reason in place of their prompts.
+    A part can be read until the next part is requested. If a block cannot be read, its groups have the state LOST, and
+    the texts of their prompts give the reason.
     """
 
     def __init__(self, connection: sqlite3.Connection, segments: Path) -> None:
@@ -110,14 +110,14 @@ class WholeLedger:
         self._read: tuple[Block, sqlite3.Connection] | None = None
 
     def parts(self, *, first: int = 0, step: int = 0) -> Iterator[sqlite3.Connection]:
-        """Yields the parts that may have groups of a step from order number `first` on, the oldest groups first."""
+        """Yields the parts that may have groups of `step` from order number `first` on, oldest groups first."""
         for block in self._blocks("last_order_number >= ?", first):
             if block.has_step(step):
                 yield self._open(block)
         yield self._connection
 
     def newest_parts(self, *, step: int = 0) -> Iterator[sqlite3.Connection]:
-        """Yields the parts that may have groups of a step, the newest groups first."""
+        """Yields the parts that may have groups of `step`, newest groups first."""
         yield self._connection
         for block in reversed(self._blocks()):
             if block.has_step(step):
@@ -128,7 +128,7 @@ class WholeLedger:
         return next(self.parts(first=order_number))
 
     def merged(self) -> sqlite3.Connection:
-        """Returns a copy in memory with all groups in its tables, for questions in SQL."""
+        """Copies the ledger, including the groups of all blocks, to a database in memory for SQL queries."""
         target = sqlite3.connect(":memory:")
         self._connection.backup(target)
         for block in self._blocks():
@@ -136,7 +136,7 @@ class WholeLedger:
         return target
 
     def counts(self) -> Iterator[tuple[str, str, int]]:
-        """Yields states with the reason of the drop and the number of groups; a pair may come twice."""
+        """Yields each state and drop reason with the number of groups. A state and reason may occur twice."""
         yield from self._connection.execute("SELECT state, drop_reason, COUNT(*) FROM groups GROUP BY 1, 2")
         if self._has_blocks:
             yield from self._connection.execute("SELECT state, drop_reason, num_groups FROM block_counts")

@@ -1,4 +1,4 @@
-"""A moment of the ledger: the state at that time, which can be copied while later transactions change the ledger."""
+"""A moment of the ledger: its state at one time, which can be copied while later transactions change the ledger."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from services.coordinator.store.segments.segment import SegmentDigest
 
 
 class Moment:
-    """The state of the database at a moment. It must be closed after use."""
+    """The state of the database at one time. Close it after use."""
 
     def __init__(self, database: Path, segments: Sequence[SegmentDigest]) -> None:
-        """`segments` are those that the database needs now."""
+        """`segments` are the segments that the database needs now."""
         self.segments = segments
         # A reader of a write-ahead log keeps the state that it first read.
         self._reader = sqlite3.connect(database, check_same_thread=False, isolation_level=None)
@@ -20,7 +20,7 @@ class Moment:
         self._reader.execute("SELECT 1 FROM sqlite_master").fetchone()
 
     def copy(self, path: Path) -> None:
-        """Writes a database file without a write-ahead log, so that its digest covers all. Works on any thread."""
+        """Writes the state to one database file, without a log, so that a digest covers all. Works on any thread."""
         with closing(sqlite3.connect(path)) as target:
             self._reader.backup(target)
             # Without it the copy has the room of the groups that have left. A container may have no other disk.

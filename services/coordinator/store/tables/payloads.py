@@ -1,4 +1,4 @@
-"""The ledger's tables of the segments, and of the places of payloads in segments."""
+"""The ledger's table of segments, and its table of the places of payloads in the segments."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _TOKENS = f"kind IN ('{PayloadKind.TOKENS}', '{PayloadKind.TOKEN_ADVANTAGES}')"
 def write_payload(
     connection: sqlite3.Connection, writer: SegmentWriter, order_number: int, kind: PayloadKind, record: bytes
 ) -> None:
-    """Appends a payload to its series, and writes its place. Raises `OSError` as `SegmentWriter.append` does."""
+    """Appends a payload to its series, and records its place. Raises `OSError` as `SegmentWriter.append` does."""
     place = writer.append(kind.series, record)
     connection.execute(
         "INSERT OR REPLACE INTO payloads VALUES (?, ?, ?, ?, ?)",
@@ -30,7 +30,7 @@ def has_payload(connection: sqlite3.Connection, order_number: int, kind: Payload
 
 
 def read_payload(connection: sqlite3.Connection, segments: Path, order_number: int, kind: PayloadKind) -> bytes | None:
-    """Reads a payload; None if the group has none, or if the ledger is older than payloads.
+    """Reads a payload. Returns None if the group has no such payload, or the ledger's version has no payloads.
 
     Raises `DataLoss` when the segment of the payload is missing or damaged.
     """
@@ -46,7 +46,7 @@ def read_payload(connection: sqlite3.Connection, segments: Path, order_number: i
 
 
 def last_segment(connection: sqlite3.Connection) -> int:
-    """Returns the highest number of a segment that the ledger knows of; 0 without one."""
+    """Returns the highest number of a segment in the ledger; 0 if the ledger has no segments."""
     (number,) = connection.execute(
         "SELECT MAX(number) FROM (SELECT 0 AS number UNION ALL SELECT MAX(segment) FROM payloads UNION ALL"
         " SELECT MAX(CAST(substr(name, instr(name, '-') + 1) AS INTEGER)) FROM segments)"
@@ -55,7 +55,7 @@ def last_segment(connection: sqlite3.Connection) -> int:
 
 
 def forget_samples(connection: sqlite3.Connection, order_number: int) -> None:
-    """Deletes the places of everything but the prompt of a group."""
+    """Deletes the places of all payloads of a group except its prompt."""
     connection.execute("DELETE FROM payloads WHERE order_number = ? AND kind != 'prompt'", (order_number,))
 
 
@@ -68,8 +68,8 @@ def forget_used_tokens(connection: sqlite3.Connection) -> None:
 
 
 def name_segments(connection: sqlite3.Connection, writer: SegmentWriter) -> Sequence[SegmentDigest]:
-    """Writes the present digests of the segments. Returns the digests of all segments that the ledger needs: all of
-    text and groups, and those of tokens that a group still has."""
+    """Records the current digests of the segments. Returns the digests of the segments that the ledger needs: all
+    segments of text and of groups, and the segments of tokens that groups still have."""
     connection.executemany(
         "INSERT OR REPLACE INTO segments VALUES (?, ?, ?)",
         [(digest.name, digest.num_bytes, digest.sha256) for digest in writer.digests()],

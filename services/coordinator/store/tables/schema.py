@@ -7,15 +7,15 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 
 SCHEMA_VERSION = 5
-"""Raised with every change of the tables, or of a column's contents that earlier code cannot read. It is SQLite's
-`user_version`; 0 in files from before there was a version."""
+"""The version of the tables, stored as SQLite's `user_version`; 0 in files from before there was a version. It grows
+with every change of the tables, and with every change of a column's contents that earlier code cannot read."""
 PAYLOADS_VERSION = 3
-"""The first version whose payloads are in segments. A ledger of the version before is read, and gets the new tables
-when its run is resumed. Its former groups keep their texts in the columns that newer groups leave empty."""
+"""The first version that has payloads in segments. A ledger of the version before can be read, and gets the new tables
+when its run is resumed. Its older groups keep their texts in columns that newer groups leave empty."""
 BLOCKS_VERSION = 4
-"""The first version whose used-up groups are in segments, as of an older ledger from its next checkpoint on."""
+"""The first version that moves used-up groups to segments. An older ledger does so from its next checkpoint on."""
 OLDEST_VERSION = 2
-"""The oldest version that is read."""
+"""The oldest version that this code can read."""
 
 GROUP_TABLES = """
 CREATE TABLE IF NOT EXISTS groups (
@@ -140,7 +140,7 @@ rows. They are not part of the version: a ledger without indexes has the same co
 def create_tables(connection: sqlite3.Connection, path: Path) -> None:
     """Creates the tables of a new file, missing tables of an older file, and missing indexes.
 
-    Raises `FailedPrecondition` for a file of a version that is not read.
+    Raises `FailedPrecondition` for a file of a version that this code cannot read.
     """
     is_new = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     version = SCHEMA_VERSION if is_new else check_version(connection, path)
@@ -151,14 +151,14 @@ def create_tables(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_version(connection: sqlite3.Connection, path: Path) -> int:
-    """Returns the version of a ledger. Raises `FailedPrecondition` for one that is not read."""
+    """Returns the version of a ledger. Raises `FailedPrecondition` for a version that this code cannot read."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
         age = "an older" if version < OLDEST_VERSION else "a newer"
         raise FailedPrecondition(
-            f"the ledger {path} has version {version} of its tables, and this Shoal reads versions {OLDEST_VERSION} "
-            f"to {SCHEMA_VERSION}: {age} Shoal wrote the ledger. Resume the run with that version, or start a new "
-            "run, from the model of this run if it was exported",
+            f"the ledger {path} has tables of version {version}, but this version of Shoal reads only versions "
+            f"{OLDEST_VERSION} to {SCHEMA_VERSION}: {age} version of Shoal wrote the ledger. Resume the run with that "
+            "version of Shoal, or start a new run; if this run has exported a model, the new run can start from it",
             reason=ErrorReason.LEDGER_VERSION,
             metadata={"found": str(version), "known": str(SCHEMA_VERSION)},
         )

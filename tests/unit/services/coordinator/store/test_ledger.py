@@ -205,7 +205,7 @@ async def test_the_refusal_of_a_ledger_of_another_version_names_both(tmp_path: P
         connection.execute("CREATE TABLE groups (order_number INTEGER PRIMARY KEY)")
         connection.execute(f"PRAGMA user_version = {version}")
     ledger = Ledger(path, attempt=0)
-    message = f"has version {version} .* reads versions 2 to {SCHEMA_VERSION}: {age} Shoal wrote the ledger"
+    message = rf"tables of version {version}, .* versions 2 to {SCHEMA_VERSION}: {age} version"
     with pytest.raises(FailedPrecondition, match=message) as caught:
         await ledger.open()
     await ledger.close()
