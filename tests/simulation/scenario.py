@@ -23,7 +23,7 @@ MAX_RESUMES = 40
 """Of a run that ended before its last step, by the operator."""
 _POLL_S = 0.05
 _NEEDS_A_PERSON = re.compile(
-    "steps in a row|no generator had current weights|registered and loaded within|no reward service for"
+    "steps in a row|no generator had current weights|registered and loaded within|no reward service was available"
     "|no checkpoint can be restored|cannot serve this run|^the disk is full"
 )
 """Ends of a run that are right where a fault lasts: the rest are not."""

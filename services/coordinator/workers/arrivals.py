@@ -46,7 +46,7 @@ class Arrivals:
         joins: Callable[[Member], None],
         changed: Signal,
     ) -> None:
-        """`joins` gets each worker that has loaded its models."""
+        """`joins` is called with each worker that has loaded its models."""
         self._config = config
         self._run_id = run_id
         self._registry = registry
@@ -63,7 +63,7 @@ class Arrivals:
 
     @property
     def are_loading(self) -> bool:
-        """Whether a worker that answers is loading. Another one may be dead before its lease expires."""
+        """Whether a worker that answers calls is loading. Any other worker may be dead before its lease expires."""
         return len(self._loading) > sum(member.is_out_of_reach for member in self._members.values())
 
     @property
@@ -104,7 +104,7 @@ class Arrivals:
         return "; ".join(parts + [f"no {name} is registered" for kind, name in NAMES.items() if kind not in here])
 
     def raise_if_hopeless(self, kind: Kind) -> None:
-        """Raises the first failure of a kind when all its workers have failed."""
+        """Raises `FailedPrecondition` with the first failure of a kind if all workers of this kind have failed."""
         failures = [error for record, error in self._failures.values() if record.kind == kind]
         loading = [1 for record in self._registry.alive(kind) if record.worker_id in self._loading]
         restarting = [1 for record, _ in self._restarting.values() if record.kind == kind]
@@ -112,7 +112,7 @@ class Arrivals:
             raise FailedPrecondition(f"the {NAMES[kind]} cannot serve this run: {failures[0].message}")
 
     def _match_restarted(self, record: WorkerRecord) -> None:
-        """Takes a new worker for a restarting worker, at the same address or else the first of the same kind."""
+        """Takes a new worker for the restarted worker at the same address, or else for the first of the same kind."""
         of_kind = [worker_id for worker_id, (left, _) in self._restarting.items() if left.kind == record.kind]
         at_address = [worker_id for worker_id in of_kind if self._restarting[worker_id][0].address == record.address]
         for worker_id in (at_address or of_kind)[:1]:

@@ -1,4 +1,4 @@
-"""Claims of groups to room on a generator, and the room that the groups received."""
+"""Claims: groups that wait for room on a generator. Bindings: the room that groups have received."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Binding:
         """`freed` is called when there is more room."""
         self.member = member
         self.place: generator_pb2.GroupBatch | None = None
-        """The place of the room in a batch, if the group belongs to a batch."""
+        """The place of the group in its batch, if it belongs to a batch."""
         self._num_completions = 0
         self._freed = freed
         self.resize(num_completions)
@@ -37,8 +37,8 @@ class Claim:
     priority: int
     number: int
     sizes: tuple[int, ...] = field(compare=False)
-    """Completions of each group."""
+    """Number of completions of each group."""
     version: WeightVersion | None = field(compare=False)
     is_batch: bool = field(compare=False, default=False)
     bindings: "asyncio.Future[list[Binding]]" = field(compare=False, default_factory=asyncio.Future)
-    """One for each group."""
+    """The result: one binding for each group."""

@@ -1,4 +1,4 @@
-"""Deadlines that the configuration leaves unset, from the number of tokens and the rates measured in the run."""
+"""Computes deadlines that the configuration leaves unset, from numbers of tokens and the rates measured in the run."""
 
 from shoal.config.run import RunConfig
 
@@ -20,19 +20,19 @@ class Pace:
         self.token_s = 0.0
 
     def observe(self, num_tokens: int, seconds: float) -> None:
-        """Takes the time in which some tokens were sampled one after the other, or trained on."""
+        """Records the time in which some tokens were trained on, or sampled one after the other."""
         self.token_s = max(seconds / max(num_tokens, _MIN_TOKENS), _FORGETS * self.token_s)
 
 
 def sampling_timeout_s(config: RunConfig, pace: Pace) -> float:
-    """Returns `coordinator.sampling_timeout_s`, or the time for the longest completion where it is unset."""
+    """Returns `coordinator.sampling_timeout_s`; if it is unset, the time that the longest completion may take."""
     if config.coordinator.sampling_timeout_s is not None:
         return config.coordinator.sampling_timeout_s
     return max(_LEAST_SAMPLING_S, config.max_completion_tokens * max(_TOKEN_S, _SLOWER * pace.token_s))
 
 
 def train_step_timeout_s(config: RunConfig, pace: Pace, num_tokens: int) -> float:
-    """Returns `coordinator.train_step_timeout_s`, or the time for a step of that many tokens where it is unset."""
+    """Returns `coordinator.train_step_timeout_s`; if it is unset, the time that a step of `num_tokens` may take."""
     if config.coordinator.train_step_timeout_s is not None:
         return config.coordinator.train_step_timeout_s
     return max(_LEAST_STEP_S, num_tokens * max(_TRAINED_TOKEN_S, _SLOWER * pace.token_s))

@@ -28,10 +28,10 @@ MemberT = TypeVar("MemberT", bound=Hashable)
 def seats_of(
     groups: Sequence[Sequence[MemberT]], *, name: str, num_completions: int, config: RunConfig
 ) -> dict[MemberT, "Seat"]:
-    """Divides groups into batches, and returns the seat of each member of a group; none if the run needs none.
+    """Divides groups into batches. Returns the seat of each member of a group; no seats if the run needs no batches.
 
     There is a batch for each generator, or more if a generator cannot sample its part at once. `num_completions` is the
-    number of completions of a group; `name` is a name that no other batches have.
+    number of completions of a group. `name` begins the names of the batches; no other batches may use it.
     """
     if not config.run.deterministic or not groups:
         return {}
@@ -62,9 +62,9 @@ class Batch:
 
     @contextlib.asynccontextmanager
     async def trial(self, member: Hashable, num_completions: int) -> AsyncIterator["Trial"]:
-        """Begins the block when all members are in it, and ends it when all have come to its end.
+        """Begins the block once all members have entered, and ends it once all members have reached its end.
 
-        Raises `WorkFailed` when another one leaves it early: then all have to begin again.
+        Raises `WorkFailed` if another member leaves the block early: then all members have to begin again.
         """
         trial = self._trial
         async with trial.taking_part(member, num_completions):
@@ -88,7 +88,7 @@ class Trial:
 
     def __init__(self, batch_id: str) -> None:
         self.claim: Claim | None = None
-        """The claim of the try to a generator, once the try has begun."""
+        """The batch's claim to a generator, once the trial has begun."""
         self.begun = asyncio.Event()
         self._batch_id = batch_id
         self._sizes: dict[Hashable, int] = {}
@@ -98,7 +98,7 @@ class Trial:
         self._ended = asyncio.Event()
 
     def has(self, members: Sequence[Hashable]) -> bool:
-        """Whether these members are in, and no others."""
+        """Whether exactly these members have entered."""
         return self._sizes.keys() == set(members)
 
     def begin(self, members: Sequence[Hashable]) -> None:
@@ -108,7 +108,7 @@ class Trial:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Completions of each member, in order."""
+        """Number of completions of each member, in order."""
         return tuple(self._sizes.values())
 
     def place(self, member: Hashable) -> generator_pb2.GroupBatch:
@@ -119,7 +119,7 @@ class Trial:
 
     @contextlib.asynccontextmanager
     async def taking_part(self, member: Hashable, num_completions: int) -> AsyncIterator[None]:
-        """Ends the block when all have come to its end, or cancels it with `WorkFailed` when another leaves early."""
+        """Ends the block once all members reach its end. If another member leaves early, ends it with `WorkFailed`."""
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -149,14 +149,14 @@ class Trial:
 
 @dataclass
 class Seat:
-    """The part of one member in its batch."""
+    """The place of one member in a batch, and its completions."""
 
     batch: Batch
     member: Hashable
     worker_id: str = ""
     """The generator that sampled the member; empty before."""
     completions: list[Completion] = field(default_factory=list)
-    """Its completions, once the batch is sampled: what fails later, such as scoring, samples nothing again."""
+    """Its completions, once the batch is sampled. They are kept if later work such as scoring fails."""
 
     @property
     def is_sampled(self) -> bool:

@@ -1,8 +1,8 @@
-"""Whether the process of a worker still exists, found out before the worker's lease expires.
+"""Finds out whether the process of a worker still exists, before the worker's lease expires.
 
-When a process ends, its connections break and its port refuses others, both at once. A network that fails breaks
-connections too, but then nothing refuses: the lease decides, and a worker that is back in time has lost nothing.
-A live lease goes to another registration only once the process that holds it is gone.
+When a process ends, its connections break, and its port refuses new ones at once. A failed network breaks connections
+too, but refuses none. Then the lease decides: a worker that is back before its lease expires has lost nothing. A valid
+lease goes to another registration only once the process that holds it is gone.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ MAX_REFUSALS = 3
 """Refused connections in a row that show the end of a process; one may come from a firewall that is reconfigured."""
 CONNECT_TIMEOUT_S = 2.0
 ENDING_S = 3.0
-"""Maximum time from the state FAILED of a worker that ends until the worker refuses calls."""
+"""Maximum time from the state FAILED until a worker whose process ends refuses calls."""
 
 
 async def until_gone(member: Member) -> None:
-    """Waits until the process of a worker has ended, seen from here: nothing listens at its address any more."""
+    """Waits until nothing listens at the address of a worker anymore, which shows that its process has ended."""
     num_refusals = 0
     while num_refusals < MAX_REFUSALS:
         await asyncio.sleep(POLL_S)
@@ -37,7 +37,7 @@ async def until_gone(member: Member) -> None:
 
 
 async def is_ending(member: Member) -> bool:
-    """Whether a worker that FAILED ends its process, to be started again, unlike a worker that cannot load."""
+    """Whether a FAILED worker ends its process, to be started again. A worker that only cannot load keeps running."""
     for _ in range(round(ENDING_S / STATUS_POLL_S)):
         await asyncio.sleep(STATUS_POLL_S)
         try:
@@ -68,12 +68,12 @@ CALL_TIMEOUT_S = 2.0
 
 
 async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:
-    """Calls every worker whose lease a registration would take: one at the same address, or one of the same name.
+    """Checks that no live worker would lose its lease to a registration with the same address or name.
 
-    A worker that registers again itself takes none. Register without awaiting anything in between: while a holder is
-    called, another registration may take its lease, and then the holder of that one is called.
+    Calls each worker that holds such a lease. If another registration takes the lease during a call, calls the new
+    holder too. So register right after the return, without an await in between. A worker may renew its own lease.
 
-    Raises `FailedPrecondition` (LEASE_HELD) while one is there, or does not say that it is not.
+    Raises `FailedPrecondition` (LEASE_HELD) if a holder is alive, or if a call does not show that it is gone.
     """
     gone: set[tuple[str, str, Holder]] = set()
     while holders := [

@@ -85,7 +85,7 @@ class Fleet:
                 await member.channel.close()
 
     def begin_attempt(self) -> None:
-        """Lets another attempt use the members: with another learner if one was lost, and without their weights."""
+        """Prepares for another attempt, which needs a new learner if one was lost, and publishes weights again."""
         self._learner_loss = ""
         for member in self.generators:
             member.serving = False
@@ -102,7 +102,7 @@ class Fleet:
             await self.changed.wait()
 
     def part_with_learner(self, reason: str) -> FailedPrecondition:
-        """Lets a learner go that was told to end; returns the error that ends the attempt."""
+        """Removes the learner, which was told to end. Returns the error that ends the attempt."""
         member = self.learner
         self._registry.report_lost(member.record.worker_id, reason)
         self._remove(member, reason)
@@ -140,7 +140,7 @@ class Fleet:
             self.leaves(member)
 
     def leaves(self, member: Member) -> None:
-        """Gives a member that was told to end no more work. Its calls may say so before its heartbeat does."""
+        """Gives no more work to a member that was told to end. Calls may show this earlier than its heartbeats."""
         if not member.is_leaving:
             member.is_leaving = True
             self._log.add("worker_leaving", member.record, "was told to end")
@@ -208,10 +208,9 @@ class Fleet:
         return "" if self.generators and self.rewards else self._arrivals.describe()
 
     async def wait_until_ready(self) -> None:
-        """Waits for a worker of each kind, and the first time for all that are loading or restarting.
+        """Waits for a worker of each kind. The first attempt also waits for all workers that load or restart.
 
-        Later attempts wait for no worker that they can do without. Raises `FailedPrecondition` that names the missing
-        kinds, or the reason why all workers of a kind failed.
+        Raises `FailedPrecondition` with the missing kinds, or with the reason why all workers of a kind failed.
         """
         async with shown_alive(self._events, "waiting for workers", self._arrivals.describe):
             await self._until_ready()

@@ -94,13 +94,13 @@ class GeneratorPool:
     ) -> AsyncIterator[Binding]:
         """Waits for room on a generator that serves, and keeps it in the context. The lowest `priority` comes first.
 
-        There is room while a generator samples fewer completions than it can at once: so none waits in its queue for
-        long, and the queue does not run dry. With `version`, only a generator with exactly these weights will do. The
-        whole group goes to one generator, so that its prompt is prefilled once. The wait for room has no deadline;
-        raises `FailedPrecondition` when no generator serves within `wait_timeout_s`.
+        A generator has room while it samples fewer completions than it can at once. So no completion waits in its queue
+        for long, and the queue does not run dry. With `version`, only a generator with exactly these weights is used.
+        The whole group goes to one generator, so that its prompt is prefilled once. The wait for room has no deadline,
+        but raises `FailedPrecondition` if no generator serves for `wait_timeout_s`.
 
-        With a `seat`, the groups of its batch go together to a generator that samples nothing, and the context ends
-        when all are sampled. Raises `WorkFailed` when another one of them failed.
+        With a `seat`, all groups of its batch go together to an idle generator, and the context ends once all of them
+        are sampled. Raises `WorkFailed` if another group of the batch failed.
         """
         if seat is None:
             claim = Claim(priority, next(self._numbers), (num_completions,), version)
@@ -139,7 +139,7 @@ class GeneratorPool:
             if remaining <= 0:
                 raise FailedPrecondition(
                     f"no generator had {'current weights' if claim.version is None else f'weights {claim.version}'} "
-                    f"for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
+                    f"for {self._wait_timeout_s:.0f} s (coordinator.worker_timeout_s); see the logs of the generators",
                     reason=ErrorReason.NO_GENERATOR,
                 )
             changed = asyncio.create_task(self._fleet.changed.wait(min(remaining, 1.0)))
@@ -182,11 +182,11 @@ class GeneratorPool:
         resumable: Callable[[Int32Array], int] = whole_prefix,
         with_text: Callable[[Completion], Awaitable[Completion]] = _as_it_is,
     ) -> AsyncGenerator[Completion]:
-        """Yields the completions that a group lacks as they finish, by `with_text`, and keeps them in `progress`.
+        """Yields the missing completions of a group as they finish, converted by `with_text`; adds them to `progress`.
 
-        With `report_every_tokens` the tokens of unfinished ones are kept as well; `resumable` is that of `begin_call`.
-        Calls `on_begin` at the first token. The generator has `timeout_s` until then, and the group as long from then
-        on; pauses do not count. Raises `WorkFailed` when another generator has to go on, and `DeadlineExceeded`.
+        With `report_every_tokens`, also adds the tokens of unfinished completions. See `begin_call` for `resumable`.
+        Calls `on_begin` at the first token, which has to come within `timeout_s`; the group has the same time again to
+        finish. Pauses do not count. Raises `WorkFailed` if another generator has to continue, and `DeadlineExceeded`.
         """
         asked, was_connected = progress.missing, binding.member.is_connected
         prefixes = progress.begin_call(resumable, sampling.max_completion_tokens)
@@ -273,7 +273,7 @@ class GeneratorPool:
     def _too_slow(self, member: Member, timeout_s: float, *, has_begun: bool) -> Exception:
         if has_begun:
             return DeadlineExceeded(
-                f"sampling exceeded coordinator.sampling_timeout_s ({timeout_s:g} s) from the first token on"
+                f"the group was not sampled within {timeout_s:g} s of its first token (coordinator.sampling_timeout_s)"
             )
         member.serving, member.standing.is_in_doubt = False, True
         self._fleet.changed.notify()
@@ -282,7 +282,7 @@ class GeneratorPool:
         )
 
     def _failure(self, member: Member, error: ShoalError, *, was_connected: bool) -> WorkFailed:
-        """Returns what an error means for the group, and takes a generator that cannot serve out of service.
+        """Returns what an error means for the group. If the generator cannot serve, takes it out of service.
 
         An error inside a generator counts against the request, and the generator continues. A process that had ended
         before the request, as the lack of a connection shows, did not end because of the group.
@@ -306,9 +306,9 @@ async def _finished(
     asked: Sequence[int],
     progress: GroupProgress,
 ) -> AsyncGenerator[tuple[Completion, int]]:
-    """Yields the completions that a call finishes, without their prefixes, and the lengths of these.
+    """Yields the completions that a call finishes, without their prefixes, and the lengths of the prefixes.
 
-    Records the tokens of the others. `asked` are the places in the group of the samples of the call.
+    Records the tokens of unfinished completions. `asked` has the sample index in the group for each sample of the call.
     """
     support = bytearray()
     async with contextlib.aclosing(responses):
@@ -329,7 +329,7 @@ async def _finished(
 
 
 def _of(asked: Sequence[int], index: int) -> int:
-    """Returns the index in the group of a call's sample. Raises `Internal` for a sample that was not requested."""
+    """Returns the sample index in the group for a sample of a call. Raises `Internal` for a sample not requested."""
     if not 0 <= index < len(asked):
         raise Internal(f"it sent sample {index}, but the call has samples 0 to {len(asked) - 1}")
     return asked[index]

@@ -14,8 +14,8 @@ from shoal.v1 import worker_pb2
 class GpuTurns:
     """Makes a generator load after the learner, and never while the learner trains.
 
-    vLLM refuses to start unless its share of the memory is free, and a learner takes more of it in a train step than
-    between two. A generator that restarts during the run waits too. If each worker has its own GPU, none waits.
+    vLLM refuses to start unless its share of the memory is free, and a learner uses more memory during a train step
+    than between steps. A generator that restarts during the run waits, too. If each worker has its own GPU, none waits.
     """
 
     def __init__(self, config: RunConfig, *, learner_is_loaded: Callable[[], bool], changed: Signal) -> None:
@@ -33,7 +33,7 @@ class GpuTurns:
     async def to_load(self, kind: int) -> AsyncIterator[None]:
         """Waits until a worker of this kind may load, and keeps the turn in the context.
 
-        Raises `DeadlineExceeded` in a turn that takes longer than `coordinator.worker_timeout_s`.
+        Raises `DeadlineExceeded` if the turn takes longer than `coordinator.worker_timeout_s`.
         """
         if not self._is_shared or kind != worker_pb2.WORKER_KIND_GENERATOR:
             yield
@@ -48,15 +48,15 @@ class GpuTurns:
                     yield
             except TimeoutError:
                 raise DeadlineExceeded(
-                    f"it has not loaded within coordinator.worker_timeout_s ({self._load_timeout_s:.0f} s), and the "
-                    "learner on the same GPU waits for it",
+                    f"it did not load within coordinator.worker_timeout_s ({self._load_timeout_s:.0f} s), while the "
+                    "learner on the same GPU waited; raise the limit if the model needs longer to load",
                     reason=ErrorReason.WORKER_FAILED,
                 ) from None
 
     @property
     def began(self) -> float:
-        """The time, on the event loop's clock, when the last generator began to load; now while one waits for a step.
+        """The time on the event loop's clock when the last generator began to load; now, if one waits for a train step.
 
-        Deadlines for a generator count from here: the step before may take longer than they allow.
+        Deadlines for a generator count from this time, because the train step may take longer than they allow.
         """
         return asyncio.get_running_loop().time() if self._is_waiting else self._began

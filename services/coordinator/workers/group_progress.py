@@ -58,7 +58,7 @@ class GroupProgress:
         return sum(run.num_tokens for run in runs)
 
     def is_of(self, version: WeightVersion) -> bool:
-        """Returns whether all tokens so far were sampled under one version."""
+        """Returns whether all tokens so far were sampled under `version`."""
         runs = [*map(run_of, self.completions.values()), *self._prefixes.values()]
         runs += [run for reports in self._reports.values() for run in reports]
         return all(span.version == version for run in runs for span in run.version_spans)
@@ -78,19 +78,19 @@ class GroupProgress:
         return {index: self._prefixes[index].token_ids for index in self.missing}
 
     def report(self, index: int, start: int, run: TokenRun) -> None:
-        """Adds tokens of an unfinished completion; `start` is their place behind the prefix.
+        """Adds tokens of an unfinished completion; `start` is the number of tokens between the prefix and them.
 
-        A repeated call reports from its beginning. Raises `Internal` where tokens are missing.
+        A repeated call reports all its tokens again. Raises `Internal` if tokens before `start` are missing.
         """
         runs = self._reports.setdefault(index, [])
         known = sum(earlier.num_tokens for earlier in runs)
         if start > known:
-            raise Internal(f"tokens {known} to {start} of sample {index} were not reported")
+            raise Internal(f"it reported token {start} of sample {index} before token {known}")
         if start + run.num_tokens > known:
             runs.append(run.part(known - start, run.num_tokens))
 
     def whole(self, rest: Completion, num_prefix_tokens: int) -> Completion:
-        """Returns a completion with its seed, and `num_prefix_tokens` of its prefix before the call's own tokens."""
+        """Returns the whole completion: its seed, the first `num_prefix_tokens` of its prefix, then those of `rest`."""
         index = rest.sample_index
         prefix = self._prefixes.get(index, NO_TOKENS).part(0, num_prefix_tokens)
         run = joined([prefix, run_of(rest)])
@@ -111,16 +111,16 @@ class GroupProgress:
 
 
 def whole_prefix(token_ids: Int32Array) -> int:
-    """Lets a completion continue after all of its first tokens."""
+    """Returns the number of all given tokens, so that a completion continues after them."""
     return len(token_ids)
 
 
 def resumable_tokens(token_ids: Int32Array, stop_strings: Sequence[str], decode: Callable[[list[int]], str]) -> int:
     """Returns the number of first tokens after which a completion can continue as if it had never stopped.
 
-    An engine looks for stop strings in what it samples itself. So the text before the place must not end with the
-    beginning of one, nor with a part of a character. All other settings of `SamplingParams` look at no token before the
-    next one, and at the number of tokens, which the generator counts from the completion's beginning.
+    An engine looks for stop strings only in tokens that it samples itself. So the text of the first tokens must not end
+    with the beginning of a stop string, nor with a part of a character. All other settings of `SamplingParams` depend
+    only on the next token, and on the number of tokens, which the generator counts from the completion's beginning.
     """
     if not stop_strings:
         return len(token_ids)
@@ -150,12 +150,12 @@ class GrowingGroup:
         self._changed.notify()
 
     async def begun(self) -> None:
-        """Returns when a completion has arrived, or none will."""
+        """Waits until a completion has arrived, or the group is complete without one."""
         while not (self.completions or self._complete):
             await self._changed.wait()
 
     async def completed(self) -> None:
-        """Returns when no more completions come."""
+        """Waits until the group is complete."""
         while not self._complete:
             await self._changed.wait()
 

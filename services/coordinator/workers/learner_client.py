@@ -31,11 +31,11 @@ ResultT = TypeVar("ResultT")
 CONTROL_TIMEOUT_S = 30.0
 """Timeout of calls that do not run a model."""
 MAX_CALLS = 5
-"""Times that a call is made to a learner that still serves after the connection broke."""
+"""Maximum number of times that a call is made if its connection breaks and the learner still serves."""
 PAUSE_S = 1.0
 
 NUM_TOKENS_A_CALL = 2**18
-"""Tokens of sequences and supports in one call for log-probabilities: 1 MiB each way, and seconds of work."""
+"""Maximum tokens of sequences and supports in one call for log-probabilities: 1 MiB each way, and seconds of work."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class LearnerClient:
         return version_from_wire(status.version)
 
     async def train_step(self, batch: TrainBatch) -> StepResult:
-        """Takes one step. Sent again when the connection breaks: the step's id keeps it from being taken twice."""
+        """Takes one step. Repeats the call if the connection breaks; the step's id prevents a second step."""
 
         async def messages() -> AsyncIterator[learner_pb2.TrainStepRequest]:
             for message in batch_to_wire(batch):
@@ -121,9 +121,9 @@ class LearnerClient:
     async def reference_logprobs(
         self, sequences: Sequence[Int32Array], temperature: float, supports: Sequence[Support] = ()
     ) -> tuple[Float32Array, ...]:
-        """Computes the reference's log-probabilities of each sequence, for all its tokens but the first.
+        """Computes the log-probabilities of each sequence under the reference model, for all tokens but the first.
 
-        With `supports`, one for each sequence, for its last tokens alone, over their supports.
+        With `supports` (one for each sequence), computes them only for the sequence's last tokens, over their supports.
         """
         result: list[list[Float32Array]] = [[] for _ in sequences]
         for part in _parts(sequences, supports):
@@ -155,7 +155,7 @@ class LearnerClient:
     async def publish_weights(
         self, epoch: int, canary: weights_pb2.Canary, within_s: float
     ) -> learner_pb2.PublishWeightsResponse:
-        """Broadcasts the current weights, within `timeout_s`."""
+        """Broadcasts the current weights within `within_s` seconds."""
         request = learner_pb2.PublishWeightsRequest(epoch=epoch, canary=canary)
         request.timeout.FromNanoseconds(round(within_s * 1e9))
         # The learner enforces the deadline itself; this one is for a learner that does not answer at all.
@@ -166,16 +166,16 @@ class LearnerClient:
         return response
 
     async def write_checkpoint(self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]) -> None:
-        """Writes the state of a version; returns once steps may be taken, which is before its files are on disk.
+        """Writes the state of a version. Returns once the next step may be taken, before the files are on disk.
 
-        Once they are, the earlier checkpoints that `keep` does not name are deleted.
+        Once the files are on disk, the learner deletes the earlier checkpoints that `keep` does not name.
         """
         await self._save_checkpoint(checkpoint_id, version, keep, return_when_written=True)
 
     async def finish_checkpoint(
         self, checkpoint_id: str, version: WeightVersion, keep: Sequence[str]
     ) -> Sequence[learner_pb2.FileDigest]:
-        """Waits until the files of a checkpoint are on disk; the rest is as for `write_checkpoint`."""
+        """Waits until the files of a checkpoint are on disk. The arguments are those of `write_checkpoint`."""
         response = await self._save_checkpoint(checkpoint_id, version, keep, return_when_written=False)
         return response.files
 
@@ -203,7 +203,7 @@ class LearnerClient:
         return version_from_wire(response.version)
 
     async def export_model(self, export_name: str = "", keep: Sequence[str] = ()) -> str:
-        """Writes the folder of the trained model, or an export; returns its path on the learner's machine.
+        """Writes the trained model, or an export if it has a name. Returns its folder on the learner's machine.
 
         Deletes the earlier exports that `keep` does not name, but never the trained model.
         """
@@ -258,7 +258,7 @@ def _parts(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iter
 
 
 def _pieces(sequences: Sequence[Int32Array], supports: Sequence[Support]) -> Iterator[_Piece]:
-    """Yields each sequence, or, if its support is too much for one call, its beginnings up to the tokens asked for."""
+    """Yields a piece for each sequence; if a support is too large for one call, a piece for each part of it."""
     if not supports:
         yield from (_Piece(index, sequence, None) for index, sequence in enumerate(sequences))
         return

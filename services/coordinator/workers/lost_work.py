@@ -7,7 +7,7 @@
             if lost_work.count(error):
                 raise
 
-A prompt that kills engines must not kill one after another, and a group that nobody can finish must not hold the order.
+A prompt that kills engines must not kill one after another. A group that nobody can finish must not block later groups.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class WorkFailed(Exception):
     """A worker could not finish its part of a group; another one may try."""
 
     def __init__(self, worker: str, reason: str, *, is_loss: bool = True) -> None:
-        """`is_loss` is False where the group certainly has no part in the failure, as when a worker shuts down."""
+        """`is_loss` is False if the group certainly did not cause the failure, for example if a worker shuts down."""
         super().__init__(f"{worker}: {reason}")
         self.is_loss = is_loss
 
@@ -42,7 +42,7 @@ class LostWork:
         goes_on: Callable[[], Awaitable[None]] = _at_once,
         stopped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """Before each try but the first it waits until `goes_on` returns; a clock is `stopped` meanwhile."""
+        """Before each try except the first, waits for `goes_on` in the context of `stopped`, which stops a clock."""
         self._max_losses = max_losses
         self._goes_on, self._stopped = goes_on, stopped
         self._num_tries = 0

@@ -33,7 +33,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 
 @dataclass
 class Standing:
-    """The loads that a generator has failed in a row. Times are of the event loop's clock, in seconds."""
+    """A generator's failed loads in a row, and what follows from them. Times are seconds of the event loop's clock."""
 
     num_failures: int = 0
     retry_at: float = 0.0
@@ -41,7 +41,7 @@ class Standing:
     is_quarantined: bool = False
     """Whether the generator gets no weights anymore, until it registers again as a new member."""
     is_in_doubt: bool = False
-    """Whether it must load even current weights again before it serves, so that the canary tests its engine."""
+    """Whether it must load weights, even current ones, before it serves again, so that the canary tests its engine."""
 
     def load_failed(self, now: float, *, max_failures: int) -> float:
         """Counts a failed load. Returns the seconds until the next try; infinite if there is none."""
@@ -70,8 +70,7 @@ class Member:
     channel: grpc.aio.Channel
     stub: Any
     outstanding: int = 0
-    """Work that it has not delivered, by which calls are routed: completions of a generator, groups of a reward
-    service."""
+    """Undelivered work, by which calls are routed: completions of a generator, or requests of a reward service."""
     serving: bool = False
     """Whether the worker may be called. A generator without the current weights may not be called."""
     notice: str = ""

@@ -24,7 +24,7 @@ _EXPIRE_EVERY_S = 1.0
 MAX_WORKERS = 1000
 MAX_ID_CHARS = 200
 MAX_MESSAGE_CHARS = 2000
-"""Bounds of what workers say of themselves."""
+"""Limits for the number of workers, and for the lengths of the texts that they send."""
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:/]+):[0-9]{1,5}")
 _KINDS = set(worker_pb2.WorkerKind.values()) - {worker_pb2.WORKER_KIND_UNSPECIFIED}
@@ -56,7 +56,7 @@ class WorkerRecord:
     address: str
     num_weight_ranks: int
     heartbeat_at: float
-    """Monotonic clock."""
+    """Time of the last heartbeat or registration, on the monotonic clock."""
     holder: Holder = NOBODY
     status: worker_pb2.WorkerStatus = field(
         default_factory=lambda: worker_pb2.WorkerStatus(state=worker_pb2.WORKER_STATE_IDLE)
@@ -86,13 +86,13 @@ class WorkerRegistry:
         num_weight_ranks: int,
         holder: Holder = NOBODY,
     ) -> WorkerRecord:
-        """Adds a worker, or renews it, for `holder`. Any other worker at its address is lost."""
+        """Registers a worker for `holder`, or renews its registration. Marks other workers at its address as lost."""
         if not worker_id:
             raise invalid("worker_id", "is required")
         if len(worker_id) > MAX_ID_CHARS:
             raise invalid("worker_id", f"must have at most {MAX_ID_CHARS} characters (given: {len(worker_id)})")
         if kind not in _KINDS:
-            raise invalid("kind", f"must be a kind of worker (given: {kind})")
+            raise invalid("kind", f"must be one of {', '.join(map(str, sorted(_KINDS)))} (given: {kind})")
         if len(address) > MAX_ID_CHARS or not _ADDRESS.fullmatch(address):
             raise invalid("address", f"must be host:port (given: {address[:MAX_ID_CHARS]!r})")
         if num_weight_ranks < 0:
@@ -112,13 +112,13 @@ class WorkerRegistry:
         return record
 
     def _make_room(self) -> None:
-        """Forgets the worker that was lost first when there are too many. Raises `ResourceExhausted` if none is."""
+        """If there are too many workers, forgets the first lost one. Raises `ResourceExhausted` if none is lost."""
         if len(self._records) < MAX_WORKERS:
             return
         lost = next((record.worker_id for record in self._records.values() if record.lost), None)
         if lost is None:
             raise ResourceExhausted(
-                f"{MAX_WORKERS} workers are registered here, the maximum: end some, or give some another coordinator",
+                f"this coordinator has {MAX_WORKERS} workers, its maximum: end some, or use another coordinator",
                 reason=ErrorReason.TOO_MANY_WORKERS,
                 retry_after_s=LEASE_S,
             )
@@ -135,15 +135,15 @@ class WorkerRegistry:
         ]
 
     def heartbeat(self, worker_id: str, status: worker_pb2.WorkerStatus, holder: Holder = NOBODY) -> None:
-        """Renews a lease. Raises `NotFound` for a worker that is unknown or lost and has to register again, and
+        """Renews a lease. Raises `NotFound` for an unknown or lost worker, which has to register again, and
         `PermissionDenied` for anybody but the holder of the lease."""
         record = self._records.get(worker_id)
         if record is None or record.lost:
-            raise NotFound(f"worker {worker_id!r} is not known here; register again", reason=ErrorReason.UNKNOWN_WORKER)
+            raise NotFound(f"worker {worker_id!r} is unknown or lost; register it", reason=ErrorReason.UNKNOWN_WORKER)
         if not record.holder.is_same(holder):
             raise PermissionDenied(
-                f"another caller, or another lease_secret, registered the worker {worker_id!r}: only the process that "
-                "registered the worker can renew its lease",
+                f"the worker {worker_id!r} was registered by another caller or with another lease_secret: only the "
+                "process that registered the worker can renew its lease",
                 metadata={"worker_id": worker_id},
             )
         record.heartbeat_at = self._clock()
@@ -184,7 +184,7 @@ class WorkerRegistry:
     async def expire_forever(self) -> None:
         """Expires leases, for as long as the coordinator runs.
 
-        Time in which its own event loop stood still does not count: the heartbeats of that time wait to be read.
+        Time during which the event loop stood still does not count, since heartbeats of that time still wait.
         """
         while True:
             began = self._clock()

@@ -40,7 +40,7 @@ LIST_TIMEOUT_S = 30.0
 RELOAD_TIMEOUT_S = 150.0
 """Timeout of a call that imports code. A service allows each custom verifier two minutes for its import."""
 LABELS_TIMEOUT_S = 600.0
-"""For one request of `_MAX_REQUEST_LABELS`; a label of `math` takes some milliseconds, any other far less."""
+"""Timeout of one request with labels. A label of `math` takes some milliseconds, any other label far less."""
 _MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20
 _MAX_LABEL_REQUESTS = 4
 """Number of requests in flight, so that all processes of all services have work."""
@@ -99,8 +99,8 @@ class RewardPool:
     async def reload_verifiers(self, *, keeps_tools: bool = False) -> None:
         """Makes every reward service reload the code of custom verifiers and environments.
 
-        Raises `InvalidArgument` if it cannot be used, with `keeps_tools` also where an environment loses a tool. A
-        service without this call, or without an answer, is left as it is.
+        Raises `InvalidArgument` if the code cannot be used; with `keeps_tools`, also if an environment would lose a
+        tool. Skips services that do not have this call or do not answer.
         """
 
         async def reload(member: Member) -> None:
@@ -113,8 +113,8 @@ class RewardPool:
                 tasks.create_task(reload(member))
 
     async def label_problems(self, truths: Sequence[GroundTruth]) -> list[str]:
-        """Returns what is wrong with each label; an empty text for a usable one. Raises `FailedPrecondition` with the
-        reason UNIMPLEMENTED if the service does not check labels."""
+        """Returns what is wrong with each label; an empty text for a usable label. Raises `FailedPrecondition` with the
+        reason UNIMPLEMENTED if the service cannot check labels."""
         problems = [""] * len(truths)
         free = asyncio.Semaphore(_MAX_LABEL_REQUESTS)
         async with first_error(asyncio.TaskGroup()) as tasks:
@@ -132,7 +132,7 @@ class RewardPool:
                 response = await member.stub.CheckLabels(request, timeout=LABELS_TIMEOUT_S)
             except DeadlineExceeded as error:
                 raise FailedPrecondition(
-                    f'labels were not checked in time: {error.message}; data.malformed_labels = "keep" skips the check'
+                    f'labels were not checked in time: {error.message}; set data.malformed_labels = "keep" to skip this'
                 ) from None
             except (Aborted, Unavailable, FailedPrecondition) as error:
                 if error.reason == ErrorReason.UNIMPLEMENTED:
@@ -157,11 +157,11 @@ class RewardPool:
     ) -> Sequence[Score]:
         """Scores each completion of a group as it arrives; returns the scores by sample index.
 
-        `scores` holds those that are known, by sample index, and gets the others. Scoring has no side effects. So when
-        a service is lost or leaves, another one gets the completions without a score; when it is too busy, some service
-        gets them after the delay that it asked for. An error in a service is the group's own: it is tried again after a
-        pause. Raises `WorkFailed` when the group has `lost` too much, `FailedPrecondition` when no service is there
-        within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
+        `scores` has the known scores by sample index; new scores are added to it. Scoring has no side effects. So if a
+        service is lost or leaves, another service gets the completions without a score. If a service is too busy, a
+        service gets them after the requested delay. After an error inside a service, which `lost` counts, they are
+        scored again after a pause. Raises `WorkFailed` after too many of these errors, `FailedPrecondition` if no
+        service is there within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
         """
         while True:
             member = await self.choose()
@@ -183,7 +183,7 @@ class RewardPool:
                 self._log_repeat(group_id, member, error)
 
     async def leave(self, member: Member, error: ShoalError) -> None:
-        """Removes a service from use after it ended a call, or the call broke."""
+        """Takes a service out of use after it ended a call or the call broke off."""
         if isinstance(error, Aborted):  # It was told to end, and hands back what it has not begun.
             self._fleet.leaves(member)
         elif isinstance(error, Unavailable | DeadlineExceeded):
@@ -200,14 +200,14 @@ class RewardPool:
         )
 
     async def choose(self) -> Member:
-        """Returns the service with the least work. Raises `FailedPrecondition` when none is there within
-        coordinator.worker_timeout_s."""
+        """Returns the service with the least work. Raises `FailedPrecondition` (NO_REWARD) if there is none in time."""
         deadline = asyncio.get_running_loop().time() + self._wait_timeout_s
         while not (members := [member for member in self._fleet.rewards if member.serving]):
             remaining = deadline - asyncio.get_running_loop().time()
             if remaining <= 0:
                 raise FailedPrecondition(
-                    f"no reward service for coordinator.worker_timeout_s ({self._wait_timeout_s:.0f} s)",
+                    f"no reward service was available for {self._wait_timeout_s:.0f} s (coordinator.worker_timeout_s); "
+                    "start one, or see the logs of the reward services",
                     reason=ErrorReason.NO_REWARD,
                 )
             await self._fleet.changed.wait(min(remaining, 1.0))
@@ -279,7 +279,7 @@ class VerifierCode:
     """Follows the code digests in scores, for each reward service and verifier."""
 
     def __init__(self, events: EventLog, *, settle_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`settle_s` is the time after a change in which scores of the former code do not count as another change."""
+        """For `settle_s` seconds after a change, late scores from the old code do not count as another change."""
         self._events = events
         self._settle_s = settle_s
         self._clock = clock

@@ -47,7 +47,7 @@ class Utilization:
         self._num_out += count
 
     def back(self, count: int = 1, *, num_tokens: int = 0) -> None:
-        """Removes completions that came back, with their tokens, or will not come back."""
+        """Removes completions that came back with `num_tokens` tokens, or that will not come back."""
         self._count_time()
         self._num_out -= count
         self._num_tokens += num_tokens
@@ -71,7 +71,7 @@ class Utilization:
 
 
 class Samples:
-    """Values that arrive at irregular times, of which a reader takes the mean."""
+    """Collects values that arrive at irregular times, and gives their mean to a reader."""
 
     def __init__(self) -> None:
         self._sum = 0.0
@@ -85,7 +85,7 @@ class Samples:
         self._last = value
 
     def take(self) -> float | None:
-        """Returns the mean of the values since the last call, the last value if none came, None before the first."""
+        """Returns the mean of the values since the last call, or the last value if none came; None before any value."""
         mean = self._sum / self._num if self._num else self._last
         self._sum, self._num = 0.0, 0
         return mean

@@ -47,7 +47,7 @@ class WorkerEvents:
 
 
 def missing_message(kinds: Sequence[Kind], timeout_s: float, gap: str) -> str:
-    """Describes that no worker of some kinds joined in time, the `gap` in their place, and what to do."""
+    """Describes which kinds of workers did not join in time, and what to do. `gap` says what became of them."""
     *others, last = (f"no {NAMES[kind]}" for kind in kinds)
     names = f"{', '.join(others)} and {last}" if others else last
     return (

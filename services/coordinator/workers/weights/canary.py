@@ -1,9 +1,9 @@
 """The canary: a prompt whose log-probabilities show whether an engine has the learner's weights.
 
-The hashes of a publish prove what arrived, and the canary what the engine computes with it. The difference that correct
-weights cause depends on the number types of engine and learner, and for types of low precision also on the model. So a
-reading has three limits: on the difference itself; on its growth by the first load, whose weights are close to those of
-the engine's files; and the engine's log-probabilities must change when those of the learner change.
+The hashes of a publish prove what arrived, and the canary proves that the engine computes with it. Even with correct
+weights, engine and learner differ, depending on their number types and, for types of low precision, on the model. So a
+reading has to pass three checks: the difference is small; the first load does not increase it much, since its weights
+are close to those of the engine's files; and the engine's log-probabilities change when the learner's change.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ _GROWTH_SHARE = 0.125
 
 @dataclass(frozen=True)
 class Precision:
-    """The effect of the number type of engine and learner on log-probabilities, in nats."""
+    """The effect of the number types of engine and learner on log-probabilities, in nats."""
 
     tolerance: float
     """Largest mean difference that correct weights cause, with a margin."""
     motion: float
-    """Change of the learner's log-probability of a token after which an engine with its weights has changed as well."""
+    """A change of the learner's log-probability of a token that also shows in an engine with the same weights."""
 
 
 FLOAT32 = Precision(tolerance=1e-3, motion=1e-4)
@@ -54,14 +54,14 @@ class Reading:
         return self.gap_of(self.engine)
 
     def gap_of(self, logprobs: Float32Array) -> float:
-        """Mean absolute difference between others and the learner's; infinite where the lengths differ."""
+        """Mean absolute difference between `logprobs` and the learner's; infinite if their lengths differ."""
         if self.learner.shape != logprobs.shape or not len(logprobs):
             return float("inf")
         return float(np.abs(self.learner - logprobs).mean())
 
 
 def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weights_pb2.Canary) -> Reading:
-    """Reads what learner and generator report. Earlier versions of them do not report in which type they compute."""
+    """Makes a reading of two reports, the learner's and the generator's. Earlier versions do not report their type."""
     is_float32 = sent.dtype == received.dtype == "float32"
     return Reading(
         version,
@@ -72,7 +72,7 @@ def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weigh
 
 
 def load_error(reading: Reading, before: Reading | Float32Array | None, tolerance: float | None) -> DataLoss | None:
-    """Returns why the canary shows that an engine does not have the learner's weights; None if it does not.
+    """Returns an error if the canary shows that an engine does not have the learner's weights; else None.
 
     `before` is the last reading of the same generator, or the log-probabilities under the weights that its engine
     started with; `tolerance` is `weights.canary_tolerance`.
@@ -81,7 +81,8 @@ def load_error(reading: Reading, before: Reading | Float32Array | None, toleranc
     if not reading.gap <= limit:  # Also true of NaN.
         return DataLoss(
             f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, "
-            f"more than weights.canary_tolerance ({limit:g}{'' if tolerance is not None else ', its default'})",
+            f"more than weights.canary_tolerance ({limit:g}{', the default' if tolerance is None else ''}): the "
+            "engine may not compute with the weights that it received",
             reason=ErrorReason.CANARY_DIFFERS,
         )
     if isinstance(before, Reading):
@@ -93,8 +94,8 @@ def _growth_error(reading: Reading, gap_before: float, limit: float) -> DataLoss
     if reading.gap <= _GROWTH * gap_before + _GROWTH_SHARE * limit:
         return None
     return DataLoss(
-        f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, and by "
-        f"{gap_before:.3g} before this first load: the engine does not compute with the weights that it received",
+        f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary prompt, "
+        f"but before the first load only by {gap_before:.3g}: the engine does not compute with the weights that it got",
         reason=ErrorReason.CANARY_DIFFERS,
     )
 
@@ -106,7 +107,7 @@ def _motion_error(reading: Reading, before: Reading) -> DataLoss | None:
     if motion <= reading.precision.motion or not np.array_equal(reading.engine, before.engine):
         return None
     return DataLoss(
-        f"the generator's log-probabilities of the canary are exactly as with weights {before.version}, but the "
-        f"learner's changed by up to {motion:.3g}: the engine does not compute with the weights that it received",
+        f"the generator's log-probabilities of the canary prompt are the same as with weights {before.version}, but "
+        f"the learner's changed by up to {motion:.3g}: the engine does not compute with the weights that it received",
         reason=ErrorReason.CANARY_UNMOVED,
     )

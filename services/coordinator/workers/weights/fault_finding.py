@@ -29,8 +29,8 @@ _OF_THE_GROUP = frozenset(
 async def at_fault(members: Sequence[Member], failures: Failures) -> Failures:
     """Returns the members that broke a pass, with their errors; empty if these members cannot be identified.
 
-    They are, in this order: those with an error that is not the group's; those whose ranks the group missed; those
-    that do not answer.
+    These are the members with errors of their own; if there are none, the members whose ranks did not join the group;
+    if there are none either, the members that do not answer a status call.
     """
     if len(members) == 1:
         return failures
@@ -56,8 +56,8 @@ async def silent(members: Sequence[Member]) -> Failures:
 
 
 async def unless_silent(waiting: Coroutine[Any, Any, Any], members: Sequence[Member], period_s: float) -> Failures:
-    """Waits, and asks members for their status every `period_s`. Returns those that do not answer, as soon as there
-    are some; none, if the wait ends before. A stalled member would hold the others until `weights.timeout_s`."""
+    """Awaits `waiting`, and asks the members for their status every `period_s`. Stops early if members do not answer,
+    and returns these. Otherwise a stalled member would hold up the other members until `weights.timeout_s`."""
 
     async def first_silent() -> Failures:
         while True:

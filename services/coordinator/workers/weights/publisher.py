@@ -51,7 +51,7 @@ class PublishReport:
     """Names of the generators that have the version after the publish."""
     duration_s: float = 0.0
     pause_s: float = 0.0
-    """The longest pause of a generator in seconds."""
+    """The longest time in seconds that a generator was paused."""
     broadcast_s: float = 0.0
     num_bytes: int = 0
     canary_gap: float = 0.0
@@ -71,7 +71,7 @@ class Publisher:
         next_epoch: Callable[[], Awaitable[int]],
         canary: Int32Array,
     ) -> None:
-        """`next_epoch` returns epochs that were never used in this run, restores included.
+        """`next_epoch` returns epochs that this run has never used, not even before a restore.
 
         `canary`: [P] tokens of the prompt whose log-probabilities prove each load; P at least 2.
         """
@@ -94,9 +94,9 @@ class Publisher:
         """Taken during a publish, and by everything else that pauses or resumes generators."""
 
     async def publish(self, version: WeightVersion) -> PublishReport:
-        """Brings the generators to the learner's weights, except those that failed before: `catch_up` tries these.
+        """Loads the learner's weights into all generators, except those that failed before; see `catch_up`.
 
-        Those that fail become STALE and serve nothing.
+        Generators that fail become STALE and serve nothing.
         """
         async with self.lock:
             report = await self._publish(
@@ -121,7 +121,7 @@ class Publisher:
         ]
 
     async def catch_up(self, version: WeightVersion) -> None:
-        """Brings the generators that missed the version to it, those that failed before alone. The others sample on."""
+        """Loads a version into generators that missed it, separately into each that failed. Others go on sampling."""
         async with self.lock:
             stale = self._late()
             late = [member for member in stale if not await self._has(member, version)]
@@ -137,9 +137,9 @@ class Publisher:
                     self._log(report)
 
     async def _has(self, member: Member, version: WeightVersion) -> bool:
-        """Whether a generator that was out of reach for a while has the version all the same.
+        """Whether a generator that was out of reach for a while has the version nevertheless.
 
-        Its own report is not enough: the weights that it loaded may not be those that were sent.
+        Its own report is not enough, since it may have loaded other weights than were sent.
         """
         reading = self._readings.get(member.record.worker_id)
         if member.standing.is_in_doubt or reading is None or reading.version != version:
@@ -187,7 +187,7 @@ class Publisher:
         )
 
     async def _pass(self, version: WeightVersion, members: list[Member], report: PublishReport) -> Failures:
-        """Makes one pass over some generators; leaves out those at fault, and returns them."""
+        """Makes one pass over some generators. Leaves out those at fault, and returns their errors."""
         failures: Failures = {}
         if self._group is None or members != self._group.members:
             failures = await self._form_group(members)
@@ -206,7 +206,7 @@ class Publisher:
         return found
 
     async def _form_group(self, members: list[Member]) -> Failures:
-        """Makes the group of the next epoch. Returns members that did not join."""
+        """Makes the group of the next epoch. Returns the errors of members that did not join."""
         self._epoch = await self._next_epoch()
         self._group = None
         self._group, failures = await form_group(self._learner, members, self._epoch, self._config)
@@ -242,8 +242,8 @@ class Publisher:
         return result.failures
 
     async def _read_first(self, member: Member) -> None:
-        """Reads the canary's log-probabilities under the weights that an engine started with, unless it loaded others,
-        or does not answer soon."""
+        """Reads the canary's log-probabilities under an engine's first weights. Does nothing if the engine has loaded
+        others, or does not answer soon."""
         worker_id = member.record.worker_id
         if worker_id in self._first or worker_id in self._readings:
             return
@@ -258,7 +258,7 @@ class Publisher:
         now = asyncio.get_running_loop().time()
         pause_s = member.standing.load_failed(now, max_failures=self._config.max_failed_loads)
         facts: dict[str, Any] = {"worker_id": member.record.worker_id, "address": member.record.address}
-        follows = "" if member.standing.is_quarantined else f"; it gets them separately in {pause_s:g} s or later"
+        follows = "" if member.standing.is_quarantined else f"; it is tried again alone in {pause_s:g} s or later"
         self._events.add(
             "publish_failed",
             f"{member.name} did not load weights {version} in epoch {self._epoch}: {error.message}{follows}",
@@ -272,7 +272,7 @@ class Publisher:
             self._fleet.out_of_reach(member, error)
         if member.standing.is_quarantined:
             failed = f"{counted(member.standing.num_failures, 'load')} of weights failed in a row"
-            member.record.quarantine = f"quarantined, {failed}, the last one because: {error.message}; restart it"
+            member.record.quarantine = f"quarantined, since {failed}: restart the generator; last error: {error}"
             self._events.add(
                 "worker_quarantined",
                 f"{member.name} failed {counted(member.standing.num_failures, 'load')} in a row "
@@ -282,7 +282,7 @@ class Publisher:
             )
 
     async def disband(self) -> None:
-        """Lets the generators leave a group whose learner is lost. Their calls abort what still waits in it."""
+        """Makes the generators leave a group whose learner is lost. This aborts calls that still wait in the group."""
         members, self._group = self._group.members if self._group else (), None
         request = generator_pb2.LeaveWeightGroupRequest()
         leaving = (member.stub.LeaveWeightGroup(request, timeout=LEAVE_TIMEOUT_S) for member in members)
@@ -290,7 +290,7 @@ class Publisher:
         await asyncio.gather(*leaving, return_exceptions=True)
 
     async def pause(self) -> None:
-        """Stops sampling on every generator, at once: a load that is under way ends paused."""
+        """Stops sampling on every generator at once. A generator that is loading weights is paused after the load."""
         request = generator_pb2.PauseGenerationRequest()
         # In the middle of a publish this one does not wait. The lock keeps the order of pauses and resumes.
         early = asyncio.create_task(self._call("PauseGeneration", request, self._serving), name="early pause")
@@ -306,7 +306,7 @@ class Publisher:
             await self._call("ResumeGeneration", generator_pb2.ResumeGenerationRequest(), self._serving)
 
     async def sleep(self) -> None:
-        """Frees the GPU memory of every generator until `wake`, also of one that has no weights yet."""
+        """Frees the GPU memory of every generator until `wake`, even of generators without weights."""
         async with self.lock:
             await self._call("Sleep", generator_pb2.SleepRequest(), self._reachable)
 

@@ -1,6 +1,6 @@
-"""Broadcasts of weights: form the group of an epoch, transfer over it, check what was loaded.
+"""Broadcasts weights: forms the group of an epoch, transfers the weights over it, and checks what was loaded.
 
-Failures are values here, by worker id: a failed member is the publisher's business, not an exception.
+Returns failures by worker id instead of raising them, because the publisher handles failed members.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class CheckedLoad:
 
 @dataclass(frozen=True)
 class TransferResult:
-    """The outcome of a transfer. A member in neither table did not load because others failed."""
+    """The outcome of a transfer. A member in neither `failures` nor `loaded` did not load because others failed."""
 
     failures: Failures
     loaded: dict[str, CheckedLoad] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class WeightGroup:
 async def form_group(
     learner: LearnerClient, members: Sequence[Member], epoch: int, config: WeightsConfig
 ) -> tuple[WeightGroup | None, Failures]:
-    """Makes the group of an epoch. If not all members joined, returns None and the members that did not join."""
+    """Makes the group of an epoch. If not all members join, returns None and the errors of those that did not."""
     world_size = 1 + sum(member.record.num_weight_ranks for member in members)
     rendezvous, manifest = await learner.create_weight_group(epoch, world_size)
     timeout_s = config.timeout_for(num_bytes_of(manifest))
@@ -100,7 +100,7 @@ class Transfer:
         before: Mapping[str, Reading | Float32Array] = MappingProxyType({}),
         usual_s: float | None = None,
     ) -> None:
-        """`before` has the last reading or log-probabilities of the canary for `load_error`, by worker id.
+        """`before` has the argument `before` of `load_error` for each worker id.
 
         `usual_s` is the duration of the last pass that all members loaded; None before the first.
         """
@@ -147,7 +147,7 @@ class Transfer:
             for worker_id, load in self._loads.items():
                 if not load.ready.is_set():
                     failures[worker_id] = DeadlineExceeded(
-                        f"not ready to receive within weights.ready_timeout_s ({self._config.ready_timeout_s:g} s)"
+                        f"it was not ready within weights.ready_timeout_s ({self._config.ready_timeout_s:g} s)"
                     )
         return failures
 
@@ -190,7 +190,7 @@ class Transfer:
         return dict.fromkeys(self._tasks, error) | own | found
 
     def _check(self, sent: learner_pb2.PublishWeightsResponse, found: Failures) -> TransferResult:
-        """Compares the weights and the canary of each member with the learner's; `found` have failed already."""
+        """Compares the weights and the canary of each member with the learner's. Members in `found` have failed."""
         failures = found | _failures(self._tasks)
         loaded: dict[str, CheckedLoad] = {}
         for worker_id, load in self._loads.items():
@@ -201,8 +201,8 @@ class Transfer:
                 continue
             if load.done is None:
                 failures[worker_id] = DeadlineExceeded(
-                    f"not loaded within {self._within_s:.3g} s (weights.timeout_s, or {_MUCH_SLOWER:g} times as long as"
-                    " the last publish)"
+                    f"it did not load the weights within {self._within_s:.3g} s (the limit is weights.timeout_s, or "
+                    f"{_MUCH_SLOWER:g} times the duration of the last publish if that is shorter)"
                 )
                 continue
             reading = reading_of(self._version, sent.canary, load.done.canary)
@@ -264,12 +264,12 @@ async def _all_ended(tasks: Collection["asyncio.Task[None]"]) -> None:
 
 
 def _corruption(sent: learner_pb2.PublishWeightsResponse, done: generator_pb2.LoadWeightsResponse) -> DataLoss | None:
-    """Returns the error of tensors that arrived changed; None if none did."""
+    """Returns an error if tensors arrived changed; else None."""
     differing = differing_tensors(sent.hashes, done.hashes)
     if not differing:
         return None
     return DataLoss(
-        f"{len(differing)} of {len(sent.hashes)} tensors arrived changed, the first is {differing[0]}",
+        f"{len(differing)} of {len(sent.hashes)} tensors differ from what the learner sent, among them {differing[0]}",
         reason=ErrorReason.WEIGHTS_CORRUPT,
     )
 

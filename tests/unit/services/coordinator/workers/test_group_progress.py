@@ -60,7 +60,7 @@ def test_a_repeated_report_adds_nothing_and_a_gap_is_an_error() -> None:
     progress = GroupProgress([7])
     for start, count in ((0, 3), (0, 3), (2, 3)):
         progress.report(0, start, run(start, count))
-    with pytest.raises(Internal, match="5 to 6 of sample 0"):
+    with pytest.raises(Internal, match="token 6 of sample 0"):
         progress.report(0, 6, run(6, 1))
     assert prefixes(progress) == {0: [0, 1, 2, 3, 4]}
 

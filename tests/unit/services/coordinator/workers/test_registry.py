@@ -51,7 +51,7 @@ def test_a_full_registry_forgets_workers_that_are_lost_and_refuses_more_that_liv
     registry = WorkerRegistry()
     for number in range(MAX_WORKERS):
         registry.register(f"g{number}", GENERATOR, f"h{number}:1", 1)
-    with pytest.raises(ResourceExhausted, match=f"{MAX_WORKERS} workers are registered here") as caught:
+    with pytest.raises(ResourceExhausted, match=f"has {MAX_WORKERS} workers") as caught:
         registry.register("one more", GENERATOR, "other:1", 1)
     assert caught.value.reason == "TOO_MANY_WORKERS" and caught.value.retry_after_s == LEASE_S
     registry.register("g7", GENERATOR, "h7:1", 1)  # One that is known is renewed.

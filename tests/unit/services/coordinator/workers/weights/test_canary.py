@@ -74,7 +74,7 @@ def test_a_first_load_may_not_take_an_engine_farther_from_the_learner(
     error = load_error(reading(0, HONEST, HONEST + np.float32(becomes), "bfloat16"), files, None)
     assert (error is None) is is_right, error
     if error is not None:
-        assert error.reason == ErrorReason.CANARY_DIFFERS and f"by {was} before this first load" in error.message
+        assert error.reason == ErrorReason.CANARY_DIFFERS and f"by {was}:" in error.message, error.message
 
 
 def test_an_engine_that_did_not_move_with_the_learner_has_other_weights_however_little_that_was() -> None:
