@@ -10,9 +10,9 @@ from shoal.weights.adapter import layer_of
 
 
 def adapter_arguments(config: RunConfig, tensors: Iterable[str]) -> dict[str, Any]:
-    """Returns the engine's arguments for the adapter with these tensors.
+    """Returns the engine's arguments for an adapter with these tensors.
 
-    Only the adapter's layers are prepared for adapters, because a prepared layer costs time in every pass. The output
+    Only layers of the adapter are prepared for adapters, because a prepared layer costs time in every pass. The output
     head is never prepared: with a prepared head, vLLM would fail on scoring calls in a batch.
     """
     slots = num_slots(config)
@@ -36,7 +36,7 @@ def num_slots(config: RunConfig) -> int:
 
 
 def slot_rank(config: RunConfig) -> int:
-    """Returns the smallest rank of vLLM that is at least the run's rank."""
+    """Returns the smallest rank that vLLM supports and that is at least the run's rank."""
     return next(rank for rank in ADAPTER_RANKS if rank >= config.learner.lora.rank)
 
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Adapter:
-    """The adapter of one version, in a folder as peft writes it."""
+    """The adapter of one version, in a folder in peft's format."""
 
     version: WeightVersion
     number: int

@@ -63,10 +63,10 @@ class Batches(Generic[GroupT]):
             return
         if place.num_groups != batch.num_groups:
             raise invalid(
-                "batch.num_groups", f"must be {batch.num_groups}, as in its other groups (given: {place.num_groups})"
+                "batch.num_groups", f"must be {batch.num_groups}, as for its earlier groups (given: {place.num_groups})"
             )
         if place.index in batch.groups or batch.beginning is not None:
-            raise invalid("batch.index", f"place {place.index} of batch {place.batch_id!r} is taken")
+            raise invalid("batch.index", f"another group has place {place.index} of batch {place.batch_id!r}")
         batch.groups[place.index] = group
         if len(batch.groups) == batch.num_groups:
             batch.beginning = asyncio.create_task(self._begin_one(place.batch_id, batch))
@@ -89,7 +89,7 @@ class Batches(Generic[GroupT]):
         del batch.groups[place.index]
         batch.num_ended += 1
         if not is_complete:
-            message = f"another group of its batch ended early (place {place.index} of {place.batch_id})"
+            message = f"another group of the batch ended early (place {place.index} of batch {place.batch_id})"
             self._break(place.batch_id, Aborted(message, reason=ErrorReason.BATCH_BROKEN))
         elif batch.num_ended == batch.num_groups:
             del self._batches[place.batch_id]

@@ -1,4 +1,4 @@
-"""The engine of a generator: its start, its takeover by the next run, and its end."""
+"""Starts the engine of a generator, lets the next run take it over, and ends it."""
 
 import asyncio
 import logging

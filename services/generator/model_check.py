@@ -34,8 +34,8 @@ def checked_model(config: RunConfig) -> CheckedModel:
     longest = description.max_context_tokens
     if longest is not None and config.max_model_len > longest:
         raise InvalidArgument(
-            f"model.path: {config.model.path} has a context of {longest} tokens, but generator.max_model_len (unset: "
-            f"data.max_prompt_tokens + sampling.max_completion_tokens) is {config.max_model_len}: lower these fields",
+            f"model.path: {config.model.path} has a context of {longest} tokens; the run needs {config.max_model_len}: "
+            "lower generator.max_model_len or, if unset, data.max_prompt_tokens and sampling.max_completion_tokens",
             reason=ErrorReason.ENGINE_REFUSED,
         )
     dtype = config.generator.dtype
@@ -80,9 +80,9 @@ def manifest_violation(manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -
     for name, shape in received.items():
         expected = shapes.get(name)
         if expected is None:
-            return invalid("manifest.tensors", f"the generator's model has no tensor {name!r}; publish the same model")
+            return invalid("manifest.tensors", f"the model has no tensor {name!r}; use the same model in all services")
         if shape != expected:
-            return invalid("manifest.tensors", f"{name} has shape {list(shape)}, not {list(expected)} as in the model")
+            return invalid("manifest.tensors", f"{name} has shape {list(shape)}, but {list(expected)} in the model")
     missing = [name for name in shapes if name not in received]
     if missing:
         return invalid("manifest.tensors", f"lacks {len(missing)} tensors of the model, including {missing[0]!r}")

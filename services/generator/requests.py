@@ -48,7 +48,7 @@ class Requests:
         self._max_kept_bytes = max_kept_bytes
         self._groups: OrderedDict[str, Group] = OrderedDict()
         self._sampling: set[asyncio.Task[None]] = set()
-        """The number of completions in the engine. A canceled completion counts until it has left the engine."""
+        """The tasks of completions in the engine. A canceled completion stays until it has left the engine."""
         self._batches: Batches[Group] = Batches(self._begin_together, self._fail)
         self._is_draining = False
         self.num_sampled_tokens = 0
@@ -67,7 +67,7 @@ class Requests:
         """
         group = self._groups.setdefault(request.request_id, Group(request))
         if not group.request.is_same_as(request):
-            raise invalid("request_id", f"{request.request_id!r} was used for another prompt, sampling or seeds")
+            raise invalid("request_id", f"{request.request_id!r} belongs to an earlier request with other fields")
         self._groups.move_to_end(request.request_id)
         group.num_readers += 1
         try:
@@ -151,7 +151,7 @@ class Requests:
         """
         size = sum(len(group.request.seeds) for group in groups)
         if size > self._capacity:
-            raise invalid("batch", f"has {size} completions, but the generator's queue has room for {self._capacity}")
+            raise invalid("batch", f"must have at most {self._capacity} completions to fit the queue (given: {size})")
         while self._sampling:
             await asyncio.wait(self._sampling)
 

@@ -197,8 +197,8 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
     if len(prompt) + sampling.max_completion_tokens > longest:
         raise invalid(
             "sampling.max_completion_tokens",
-            f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} completion tokens exceed the "
-            f"context of {longest} tokens",
+            f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} completion tokens exceed the engine's "
+            f"context of {longest} tokens; lower it, or raise generator.max_model_len",
         )
     if request.report_every_tokens < 0:
         raise invalid("report_every_tokens", f"must be at least 0 (given: {request.report_every_tokens})")
@@ -225,7 +225,7 @@ def _place(request: pb.GenerateGroupRequest) -> BatchPlace | None:
     if not batch.batch_id:
         raise invalid("batch.batch_id", "is required")
     if not 0 <= batch.index < batch.num_groups:
-        raise invalid("batch.index", f"must be from 0 to num_groups - 1 ({batch.num_groups - 1}; given: {batch.index})")
+        raise invalid("batch.index", f"must be from 0 to num_groups - 1 (given: {batch.index} of {batch.num_groups})")
     return BatchPlace(batch.batch_id, batch.index, batch.num_groups)
 
 
@@ -233,7 +233,7 @@ def _scorable(data: bytes, field: str, running: Running) -> Int32Array:
     token_ids = _token_ids(data, field, running)
     longest = running.engine.max_model_len
     if not 2 <= len(token_ids) <= longest:
-        raise invalid(field, f"must be 2 to {longest} tokens (given: {len(token_ids)})")
+        raise invalid(field, f"must have 2 to {longest} tokens (given: {len(token_ids)})")
     return token_ids
 
 

@@ -295,7 +295,7 @@ class VllmEngine:
     def _begin_load(self) -> tuple[GroupBoard, str, float]:
         """Returns the group's board, an id for a load, and its deadline in `time.monotonic()`."""
         if self._rendezvous is None or self._board is None:
-            raise FailedPrecondition("the generator is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
+            raise FailedPrecondition("the generator has joined no weight group", reason=ErrorReason.NOT_A_MEMBER)
         return self._board, str(next(self._numbers)), time.monotonic() + self._rendezvous.timeout_s
 
     async def _until(self, board: GroupBoard, is_so: Callable[[], bool], deadline: float) -> None:

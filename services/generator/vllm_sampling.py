@@ -90,7 +90,8 @@ def finish_reason(name: str | None) -> FinishReason:
     """Returns why a completion ended. Raises `Internal` for an unknown reason."""
     finish = _FINISH_REASONS.get(name or "")
     if finish is None:
-        raise Internal(f"vLLM ended a completion for the reason {name!r}", reason=ErrorReason.ENGINE_FAILED)
+        message = f"vLLM ended a completion with the unknown finish reason {name!r}; use the vLLM that Shoal requires"
+        raise Internal(message, reason=ErrorReason.ENGINE_FAILED)
     return finish
 
 
@@ -193,10 +194,10 @@ def masked_support(token_ids_T: Int32Array, masks: Sequence[Sequence[int]]) -> S
 
 
 def listed_support(token_ids_T: Int32Array, found: "FlatLogprobs") -> tuple[Support, Float32Array]:
-    """Reads the listed finite log-probabilities: the supports, and the tokens' log-probabilities, [T].
+    """Reads the listed finite log-probabilities. Returns the supports, and the tokens' log-probabilities, [T].
 
     The log-probabilities are normalized over the listed tokens. If the list has no room for all equal logits, the
-    support ends with the list, and the token counts as drawn from the listed tokens.
+    support has only the listed tokens, and the sampled token counts as drawn from these.
     """
     starts_T = np.array(found.start_indices)
     ids_L, values_L = np.array(found.token_ids, dtype=np.int32), np.array(found.logprobs)

@@ -41,7 +41,7 @@ _BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
 the bias of the first kind, and the engine ends at the first request to a model of the second kind."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
-"""The most bytes of a folder for sockets: Linux allows 107 for a socket's path, and vLLM's names take 37."""
+"""Maximum length in bytes of a folder for sockets: Linux allows 107 for a socket's path, and vLLM's names take 37."""
 
 
 def prepare_environment() -> None:
@@ -155,7 +155,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
                 return StartedVllm(llm, shapes.result(), error_file, cache_use)
         except (ValueError, OSError) as error:
             raise InvalidArgument(
-                f"vLLM refuses model or settings: {error}", reason=ErrorReason.ENGINE_REFUSED
+                f"vLLM refuses the model or the settings: {error}", reason=ErrorReason.ENGINE_REFUSED
             ) from error
         except RuntimeError as error:
             if not (logged := _lines(error_file)):

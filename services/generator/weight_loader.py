@@ -92,7 +92,8 @@ class WeightLoader:
             await self._engine.abort_group(f"epoch {rendezvous.epoch} begins")
         async with self._joining:
             if rendezvous.epoch < self._newest_epoch:
-                raise FailedPrecondition(f"epoch {self._newest_epoch} began meanwhile", reason=ErrorReason.OLD_EPOCH)
+                message = f"epoch {rendezvous.epoch} is over: epoch {self._newest_epoch} began before the join"
+                raise FailedPrecondition(message, reason=ErrorReason.OLD_EPOCH)
             if self._load is not None:
                 await asyncio.wait((self._load,))
             if self._rendezvous == rendezvous and self._has_joined and self._manifest_digest == manifest.digest:
@@ -131,11 +132,12 @@ class WeightLoader:
         """
         if self.epoch != epoch:
             raise FailedPrecondition(
-                f"the generator is not in the weight group of epoch {epoch} (the generator's epoch is {self.epoch})",
+                f"the generator is not in the weight group of epoch {epoch}"
+                + ("" if self.epoch is None else f", but in that of epoch {self.epoch}"),
                 reason=ErrorReason.NOT_A_MEMBER,
             )
         if self._load is not None:
-            raise FailedPrecondition("a load is in progress", reason=ErrorReason.LOAD_UNDER_WAY)
+            raise FailedPrecondition("another load of weights is in progress", reason=ErrorReason.LOAD_UNDER_WAY)
         ready = asyncio.Event()
         task = self._load = asyncio.create_task(self._run(version, canary_token_ids, ready.set))
         task.add_done_callback(self._load_ended)
@@ -260,9 +262,7 @@ class WeightLoader:
         Raises `FailedPrecondition` during a load, and the errors of `Engine.sleep`.
         """
         if self._load is not None:
-            raise FailedPrecondition(
-                "the engine cannot sleep: a load is in progress", reason=ErrorReason.LOAD_UNDER_WAY
-            )
+            raise FailedPrecondition("an engine that loads weights cannot sleep", reason=ErrorReason.LOAD_UNDER_WAY)
         async with self._engine_lock:
             if not self.is_asleep:
                 await self._engine.sleep()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 
 class RecentMean:
-    """The mean of a value that changes in steps. Earlier moments weigh less.
+    """The mean over time of a value that changes in steps. Earlier times have lower weights.
 
-    After `window_s` without change the earlier values have a third of the weight.
+    After `window_s` without a change, the earlier values have a third of the weight.
     """
 
     def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -137,7 +137,7 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
 
     def _member(self) -> BroadcastGroup:
         if self._group is None:
-            raise DataLoss("the worker is in no weight group", reason=ErrorReason.NOT_A_MEMBER)
+            raise DataLoss("the worker has joined no weight group", reason=ErrorReason.NOT_A_MEMBER)
         return self._group
 
     def _load(self, group: BroadcastGroup) -> tuple[list[tuple[str, str]], float]:
@@ -306,8 +306,8 @@ def _connect(group: BroadcastGroup, device: torch.device) -> None:
             group.connect()
         group.board.post(CONNECTED, group.rank)
     except Exception as error:
-        log.warning("rank %d cannot join: %s", group.rank, error)
-        group.abort(f"cannot join: {error}")
+        log.warning("rank %d cannot join the weight group: %s", group.rank, error)
+        group.abort(f"rank {group.rank} cannot join: {error}")
 
 
 def _describe(error: BaseException) -> dict[str, str]:

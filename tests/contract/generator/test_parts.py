@@ -86,7 +86,7 @@ async def test_a_prefix_is_gone_on_from_with_the_rest_of_the_limit_and_numbers_o
     first = continuation_seed(20, 5) % 1000
     assert completions[1].token_ids.tolist() == list(range(first, first + 7)), "the tokens after the prefix alone"
     assert completions[1].seed == 20, "the completion keeps the name of its seed"
-    with pytest.raises(InvalidArgument, match="was used for another"):
+    with pytest.raises(InvalidArgument, match="request_id: "):
         await ready.sample(sampling=SAMPLING)
 
 

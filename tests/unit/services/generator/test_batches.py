@@ -110,5 +110,5 @@ async def test_a_place_that_is_taken_is_refused() -> None:
 async def test_a_batch_that_is_larger_than_the_queue_is_refused() -> None:
     engine = Log()
     requests = Requests(engine, capacity=2, while_paused=engine.while_paused)
-    with pytest.raises(InvalidArgument, match=r"3 completions.* 2"):
+    with pytest.raises(InvalidArgument, match=r"at most 2 .*given: 3"):
         await reading(requests, "a", 1, 2, 3, place=BatchPlace("b", 0, 1))
