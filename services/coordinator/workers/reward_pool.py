@@ -159,8 +159,8 @@ class RewardPool:
 
         `scores` has the known scores by sample index; new scores are added to it. Scoring has no side effects. So if a
         service is lost or leaves, another service gets the completions without a score. If a service is too busy, a
-        service gets them after the requested delay. After an error inside a service, which `lost` counts, they are
-        scored again after a pause. Raises `WorkFailed` after too many of these errors, `FailedPrecondition` if no
+        service gets them after the requested delay. After an error inside a service, which `lost` counts, and a pause,
+        completions are scored again. Raises `WorkFailed` after too many of these errors, `FailedPrecondition` if no
         service is there within coordinator.worker_timeout_s, `InvalidArgument` for a completion that cannot be sent.
         """
         while True:
