@@ -33,6 +33,8 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
     _check_experts(lm, targets)
     generator = torch.Generator().manual_seed(seed)
     for _, layer in adapted_layers(lm):
+        # peft would cast inputs to float32, and autocast back to bfloat16.
+        layer.cast_input_dtype_enabled = False
         for matrix in (layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]):
             # peft gives them the type of the layer: an update is smaller than the resolution of a bfloat16 weight.
             matrix.weight.data = matrix.weight.data.float()
