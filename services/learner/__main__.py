@@ -1,6 +1,6 @@
 """`python -m services.learner`: a learner process with all its ranks on this machine.
 
-`torchrun --nproc-per-node 8 -m services.learner` starts one rank of many. Rank 0 serves, and the other ranks follow.
+Under `torchrun --nproc-per-node 8 -m services.learner` each process is one rank. Rank 0 serves, the others follow.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> int:
         if importlib.util.find_spec(name) is None
     ]
     if missing:
-        print(f"the learner needs {', '.join(missing)}: pip install 'shoal[learner]'", file=sys.stderr)
+        print(f"the learner needs {', '.join(missing)}: run pip install 'shoal[learner]'", file=sys.stderr)
         return EXTRA_MISSING
     let_segments_grow()
     if is_launched():
@@ -57,7 +57,7 @@ def main() -> int:
         if num_ranks is not None and str(num_ranks) != world_size:
             parser.error(
                 f"--num-ranks is {num_ranks}, but RANK and WORLD_SIZE in the environment make this process one of "
-                f"{world_size} ranks: leave --num-ranks out under torchrun, else unset RANK"
+                f"{world_size} ranks: under torchrun leave --num-ranks out; without torchrun unset RANK"
             )
         limit_threads(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         if "TORCHELASTIC_RUN_ID" in os.environ:

@@ -22,11 +22,11 @@ from shoal.worker.lifecycle import Lifecycle
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint whose state is written, so that the learner may change."""
+    """A checkpoint whose state is written. Later changes of the learner do not change the checkpoint."""
 
     version: WeightVersion
     finished: "asyncio.Task[list[FileDigest]]"
-    """Returns the digests of the checkpoint's files once they are on disk, or raises why they are not."""
+    """Returns the digests of the checkpoint's files once the files are on disk. Raises the error of a failed save."""
 
 
 class CheckpointSaves:
@@ -41,7 +41,7 @@ class CheckpointSaves:
     async def write(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest, within_s: float | None) -> Save:
         """Begins the save that a request asks for, unless it has already begun. Waits until the state is written.
 
-        The learner ends, FAILED, if the save has not finished `within_s` after it began.
+        If the save has not finished `within_s` seconds after it began, the learner ends as FAILED.
         """
         commands, _ = self._served.require_ready()
         check_name(request.checkpoint_id, "checkpoint_id")
@@ -86,7 +86,7 @@ class CheckpointSaves:
         await asyncio.wait([finishing], timeout=left_s)
         if not finishing.done():
             # A rank is gone, or storage hangs. Only the end of the process ends the save.
-            self._lifecycle.fail(f"the learner hangs: checkpoint {name} was not on disk by its caller's deadline")
+            self._lifecycle.fail(f"the learner hangs: checkpoint {name} was not on disk in time (checkpoint.timeout_s)")
         digests = await finishing
         self._departure.saved(num_steps)
         return digests

@@ -56,7 +56,7 @@ class SentWeights:
 
     hashes: tuple[TensorHash, ...]
     finished: float
-    """Time at which the last tensor was sent, in `time.monotonic()`."""
+    """The value of `time.monotonic()` when the last tensor had been sent."""
     canary_logprobs: Float32Array | None
 
 
@@ -84,11 +84,11 @@ class LearnerCommands:
     def configure(
         self, run_id: str, config: RunConfig, progress: Progress = silent, *, zero_stage: int | None = None
     ) -> None:
-        """Loads the run's model, and drops the one loaded before.
+        """Loads the run's model, and drops the previous model.
 
-        `zero_stage` is the stage of the checkpoint to restore, used if the configuration leaves it open. Raises, on
-        every rank alike, `InvalidArgument` when a rank cannot load the model, and `FailedPrecondition` when an export
-        could not have the form of the model's files.
+        `zero_stage` is the stage of the checkpoint to restore. Pass it if the configuration sets no stage. Raises, on
+        every rank alike, `InvalidArgument` if a rank cannot load the model, and `FailedPrecondition` if the trained
+        weights could not be exported in the form of the model's files.
         """
         self._run_dir = self._data_dir / run_id
         self._shares_gpu = config.launch.single_gpu
@@ -149,7 +149,7 @@ class LearnerCommands:
             self._learner = None
 
     def set_hyperparameters(self, config: RunConfig) -> None:
-        """Replaces the configuration, which differs in live fields alone; see `shoal.config.live`."""
+        """Replaces the configuration. `config` may differ only in the fields that `shoal.config.live` allows."""
         learner = self.learner
         if config.kl.coef != learner.config.kl.coef:  # `kl.target` adapts it, and refuses such a change.
             learner.kl_coef = config.kl.coef
@@ -157,7 +157,7 @@ class LearnerCommands:
         learner.engine.set_entropy_gradient(config.loss.entropy_coef != 0)
 
     def check_hyperparameters(self, config: RunConfig) -> None:
-        """Raises the error of a configuration that differs in more than live fields."""
+        """Raises `InvalidArgument` if `config` changes a field that cannot change in an active run."""
         check_live(self.learner.config, config)
 
     def check_attempt(self, attempt: int) -> None:
@@ -167,25 +167,25 @@ class LearnerCommands:
             raise invalid("attempt", f"must be at least {present}, the current attempt (given: {attempt})")
 
     def release_cache(self) -> None:
-        """Releases the memory that torch keeps for later allocations, which a generator on the same GPU may need."""
+        """Releases memory that torch keeps for later allocations, if a generator shares the GPU and may need it."""
         if self._shares_gpu:
             torch.cuda.empty_cache()
 
     def check_step(self, batch: TrainBatch) -> None:
-        """Raises `FailedPrecondition` for a step that was built for other weights than the learner has."""
+        """Raises `FailedPrecondition` if the step was built for another weight version than the learner has."""
         self._check_version(batch.expected_version, f"step {batch.train_step_id} was built")
 
     def _check_version(self, expected: WeightVersion, what: str) -> None:
         version = self.learner.version
         if version != expected:
             raise FailedPrecondition(
-                f"{what} for version {expected}; the learner is at {version}",
+                f"{what} for weight version {expected}, but the learner has version {version} (see GetStatus)",
                 reason=ErrorReason.VERSION_MISMATCH,
                 metadata={"version": str(version)},
             )
 
     def check_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> None:
-        """Raises the error of a request for log-probabilities that the learner cannot compute."""
+        """Raises an error if the learner cannot compute the log-probabilities of a request."""
         learner = self.learner
         if request.model == learner_pb2.MODEL_REFERENCE:
             learner.require_reference()
@@ -196,7 +196,7 @@ class LearnerCommands:
             learner.check_support(support, f"support_token_ids[{index}]")
 
     def compute_logprobs(self, request: learner_pb2.ComputeLogprobsRequest) -> list[Float32Array]:
-        """Computes the log-probabilities of each sequence, as `Learner.logprobs`, under the policy or the reference."""
+        """Computes each sequence's log-probabilities under the policy or the reference, as `Learner.logprobs` does."""
         sequences = [int32_from_wire(data, "token_ids") for data in request.token_ids]
         is_reference = request.model == learner_pb2.MODEL_REFERENCE
         supports = supports_from_wire(request, sequences)
@@ -207,8 +207,8 @@ class LearnerCommands:
     ) -> SentWeights:
         """Gathers the manifest's tensors once, and broadcasts them from rank 0, which has the publisher.
 
-        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective: no other
-        rank waits.
+        Only rank 0's result counts. An error of `WeightPublisher.send` is raised after the last collective, so that no
+        other rank waits forever.
         """
         learner, manifest = self.learner, self.manifest
         tensors = published_tensors(learner.engine, learner.config, manifest)
@@ -232,9 +232,9 @@ class LearnerCommands:
         return SentWeights(hashes, finished, logprobs)
 
     def check_save(self, request: learner_pb2.LearnerServiceSaveCheckpointRequest) -> None:
-        """Raises `FailedPrecondition` for a checkpoint of another version than the learner has."""
+        """Raises `FailedPrecondition` if the request expects another weight version than the learner has."""
         if request.HasField("expected_version"):
-            what = f"checkpoint {request.checkpoint_id} is"
+            what = f"checkpoint {request.checkpoint_id} was requested"
             self._check_version(version_from_wire(request.expected_version), what)
 
     def save_checkpoint(
@@ -251,7 +251,7 @@ class LearnerCommands:
         return is_there(self._run_dir / "checkpoints", checkpoint_id, files)
 
     def load_checkpoint(self, request: learner_pb2.LoadCheckpointRequest, progress: Progress = silent) -> WeightVersion:
-        """Restores a checkpoint with `storage.checkpoints.load_checkpoint`; without an id, the configured model."""
+        """Restores the named checkpoint (see `storage.checkpoints.load_checkpoint`), by default the run's model."""
         self._finisher.wait()
         if request.checkpoint_id:
             checkpoints = self._run_dir / "checkpoints"
@@ -276,9 +276,9 @@ class LearnerCommands:
         return self.learner.version
 
     def export_model(self, request: learner_pb2.ExportModelRequest, progress: Progress = silent) -> Path:
-        """Exports the policy, as `storage.export.export_model`, in the type that `export_dtype` names.
+        """Exports the policy with `storage.export.export_model`, in the type `Learner.export_dtype`.
 
-        Deletes the earlier exports that the request does not keep, unless it is for the trained model.
+        If the request names the export, deletes all other exports that the request does not ask to keep.
         """
         learner, exports = self.learner, self._run_dir / "exports"
         folder = exports / request.export_name if request.export_name else self._run_dir / "model"
@@ -298,11 +298,10 @@ class LearnerCommands:
 
 
 def follow(commands: LearnerCommands) -> bool:
-    """Executes the commands of rank 0 until it leaves; returns whether this rank must start again.
+    """Executes the commands of rank 0 until rank 0 leaves. Returns whether this rank must start again.
 
-    Raises RuntimeError when rank 0 ends without a last command.
-
-    Rank 0 reports a `ShoalError`. Any other error ends this rank, and with it the others.
+    Raises RuntimeError when rank 0 ends without a last command. A `ShoalError` is only logged, since rank 0 reports it.
+    Any other error ends this rank and then all other ranks.
     """
     while True:
         command, body = commands.process_group.receive_command()

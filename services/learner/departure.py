@@ -16,10 +16,10 @@ _WATCH_S = 1.0
 
 
 class Departure:
-    """Tracks whether the learner has a train step that no checkpoint has, and waits for a checkpoint with it."""
+    """Tracks whether a train step is in no checkpoint yet, and waits for a checkpoint that contains the step."""
 
     def __init__(self, lifecycle: Lifecycle, torch: TorchThread, *, grace_s: float) -> None:
-        """`grace_s` bounds the wait."""
+        """`grace_s` is the longest wait in seconds."""
         self._lifecycle = lifecycle
         self._torch = torch
         self._grace_s = grace_s
@@ -29,7 +29,7 @@ class Departure:
 
     @property
     def has_unsaved_step(self) -> bool:
-        """Whether a train step began after the last checkpoint that is on disk was written, or was restored."""
+        """Whether a train step began after the last checkpoint on disk was written, and after the last restore."""
         return self.num_steps > self._num_saved
 
     def saved(self, num_steps: int) -> None:
@@ -40,16 +40,17 @@ class Departure:
         """Waits, after the process was told to end, until no train step would be lost.
 
         Meanwhile the learner shows LEAVING and still serves. At its next boundary the run asks for a checkpoint and
-        then releases the learner. After the grace period the learner fails, with the lost step in the error.
+        then releases the learner. After the grace period the learner fails, and the error states that a step is lost.
         """
         if not self._lifecycle.leave():
             return
         deadline = time.monotonic() + self._grace_s
         while self._lifecycle.state == worker_pb2.WORKER_STATE_LEAVING and self.has_unsaved_step:
             if time.monotonic() > deadline:
-                what = "its step had not ended" if self._torch.num_open else "no checkpoint had its last step"
+                what = "did not end" if self._torch.num_open else "was not saved in a checkpoint"
                 self._lifecycle.fail(
-                    f"the learner was told to end, and {what} within --grace-s ({self._grace_s:.0f} s)"
+                    f"the learner was told to end, but its last train step {what} within --grace-s "
+                    f"({self._grace_s:.0f} s), so the step is lost: start the learner with a longer --grace-s"
                 )
             await asyncio.sleep(_POLL_S)
 

@@ -1,4 +1,4 @@
-"""The train step on one rank. This file is the learner's table of contents."""
+"""The train step on one rank. Read this file first: it shows which modules do which part of the step."""
 
 import math
 import time
@@ -100,8 +100,8 @@ class Learner:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
 
         Neither packing nor the number of ranks changes the gradient of a mini-batch: the factor of each token comes
-        from the whole mini-batch. An optimizer step whose loss or gradient is not finite on any rank is applied on no
-        rank. Raises `InvalidArgument`, on every rank alike, for a batch that the model cannot train on.
+        from the whole mini-batch. If the loss or the gradient is not finite on one rank, no rank applies the optimizer
+        step. Raises `InvalidArgument`, on every rank alike, for a batch that the model cannot train on.
         """
         started = time.monotonic()
         check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
@@ -135,7 +135,7 @@ class Learner:
                     record.applied.merge(gradient.sums)
                 else:
                     record.num_refused += 1
-                    refusals.append(f"not finite: loss {loss:.4g}, gradient norm {outcome.grad_norm:.4g}")
+                    refusals.append(f"the loss ({loss:.4g}) or gradient norm ({outcome.grad_norm:.4g}) is not finite")
         applied = bool(record.grad_norms)
         metrics = step_metrics(
             record,
@@ -170,7 +170,7 @@ class Learner:
     def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float) -> Gradient:
         """Runs the forward and backward passes of a mini-batch.
 
-        Afterwards the engine has the gradient of the mini-batch's loss, ready for its `step`.
+        Afterwards the engine has the gradient of the mini-batch's loss, and `DeepSpeedEngine.step` can apply it.
         """
         process_group = self.process_group
         rows, num_rows = self._pack(mini_batch.groups)
@@ -231,7 +231,7 @@ class Learner:
             self.reference.follow(self.engine.full_parameters(torch.float32), kl.reference_alpha)
 
     def check_sequence(self, sequence: npt.NDArray[np.int32], field: str) -> None:
-        """Raises `InvalidArgument` that names `field` for a sequence that the model cannot score."""
+        """Raises `InvalidArgument`, which names `field`, if the model cannot score the sequence."""
         if len(sequence) < 2:
             raise invalid(
                 field, f"must have at least two tokens, since the first is not scored (found: {len(sequence)})"
@@ -242,7 +242,7 @@ class Learner:
             raise invalid(field, f"has {len(sequence)} tokens, but the model takes at most {limit}")
 
     def check_support(self, support: Support, field: str) -> None:
-        """Raises `InvalidArgument` that names `field` for tokens that the model does not have."""
+        """Raises `InvalidArgument`, which names `field`, if the model does not have a token of the support."""
         check_tokens(support.token_ids, self.model.vocab_size, field, "the support")
 
     def logprobs(
@@ -255,8 +255,8 @@ class Learner:
     ) -> list[Float32Array]:
         """Computes the log-probability of each token, except the first of each sequence, under the current weights.
 
-        With `supports`, one for each sequence, computes the log-probabilities of the sequence's last tokens over their
-        supports. `is_reference` selects the reference's weights. Call this method on all ranks. Each rank computes all
+        With `supports` (one for each sequence), scores only a sequence's last tokens, and normalizes over each token's
+        support. `is_reference` selects the reference's weights. Call this method on all ranks. Each rank computes all
         values, since sharded parameters need all ranks. Raises `FailedPrecondition` when the run has no reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs

@@ -1,6 +1,6 @@
 """Metrics of a train step. docs/metrics.md has the table.
 
-Each rank keeps sums over its tokens, which are added over the ranks: every mean is over the whole batch.
+Each rank sums over its tokens, and the sums of all ranks are added. So every mean is over the whole batch.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,12 @@ _MAX_EXPONENT = 700.0
 
 @dataclass
 class TokenSums:
-    """Sums and maxima over those tokens of some rows that count in the loss."""
+    """Sums and maxima over the tokens of some rows. Only tokens that count in the loss are included."""
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
     largest_ratio: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def add(self, row: RowLoss) -> None:
-        """Adds a row."""
         self.sums[SUMS.index("loss")] += float(row.loss.detach())
         if not len(row.logprobs_C):
             return
@@ -94,7 +93,7 @@ class TokenSums:
 
     @property
     def kl_of_completions(self) -> float:
-        """The mean over completions of the mean KL of their tokens that count; 0 without such tokens."""
+        """The mean KL over the loss tokens of a completion, averaged over completions; 0 without loss tokens."""
         return self.total("kl_of_completion") / max(1.0, self.total("completion"))
 
     def mean(self, name: str) -> float:
@@ -107,12 +106,12 @@ class StepRecord:
     """The values that a train step collects for its metrics."""
 
     applied: TokenSums = field(default_factory=TokenSums)
-    """Sums over the applied mini-batches; every epoch counts again."""
+    """Sums over the applied mini-batches. A mini-batch counts once for each epoch."""
     losses: list[float] = field(default_factory=list)
     """The loss of each applied optimizer step."""
     grad_norms: list[float] = field(default_factory=list)
     num_completions: int = 0
-    """The completions in the applied mini-batches; every epoch counts again."""
+    """The completions in the applied mini-batches. A completion counts once for each epoch."""
     num_refused: int = 0
     num_rejected: int = 0
     """Tokens of one epoch that filters rejected."""
@@ -226,14 +225,14 @@ def mismatch_metrics(
     At staleness 0 the mismatch shows how learner and engine differ: numerics, a wrong temperature, weights that did not
     arrive. Above staleness 0 the mismatch also contains the train steps between sampling and training.
 
-    Tokens with a NaN in `behavior` are left out, but not from `weights_C`.
+    Tokens with a NaN in `behavior_logprobs_C` are left out. Only the metrics of given `weights_C` include all tokens.
 
-    With d = learner - behavior: `kl` is the mean of -d, an estimate of KL(behavior || learner); `k3` that of exp(d) - d
-    - 1; `reverse_kl` that of -exp(behavior) d; `chi2_token` of exp(2 d) - 1, `chi2_sequence` over completions of exp(2
-    sum d) - 1; the perplexities are means over completions of exp(-mean log-prob), `log_perplexity_difference` of mean
-    behavior - mean learner. With w the [C] weights, or min(exp(d), 2) without: `weight_mean`, and
-    `effective_sample_size` 1 / mean((w / mean w)^2), the share of the tokens that would weigh as much with equal
-    weights. With `count_empty` a completion without tokens counts with the value 0, as in verl.
+    Let d = learner - behavior. Means over tokens are `kl` of -d (an estimate of KL(behavior || learner)), `k3` of
+    exp(d) - d - 1, `reverse_kl` of -exp(behavior) d and `chi2_token` of exp(2 d) - 1. Means over completions are
+    `chi2_sequence` of exp(2 sum d) - 1, both perplexities of exp(-mean log-prob), and `log_perplexity_difference` of
+    mean behavior - mean learner. Let w be `weights_C`, by default min(exp(d), 2). `weight_mean` is the mean of w, and
+    `effective_sample_size` is 1 / mean((w / mean w)^2), a share of the tokens: 1 if all weights are equal. With
+    `count_empty` a completion without tokens counts with the value 0, as in verl.
     """
     known_C = ~torch.isnan(behavior_logprobs_C)
     learner_C, behavior_C = learner_logprobs_C[known_C].double(), behavior_logprobs_C[known_C].double()

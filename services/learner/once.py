@@ -23,7 +23,7 @@ class Once(Generic[_T]):
         begin: "Callable[[], asyncio.Future[_T]]",
         still_holds: Callable[[_T], bool] = lambda result: True,
     ) -> "asyncio.Future[_T]":
-        """Returns the command with that id. Begins it if it is unknown or failed, or if its result no longer holds."""
+        """Returns the command with this id. Begins it first if it is new, has failed, or `still_holds` is False."""
         command = self._commands.get(command_id)
         if command is None or _is_void(command, still_holds):
             command = self._commands[command_id] = begin()
@@ -32,7 +32,6 @@ class Once(Generic[_T]):
         return command
 
     def clear(self) -> None:
-        """Forgets all commands."""
         self._commands.clear()
 
 

@@ -33,7 +33,7 @@ _HASH_BYTES = 48
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
     """Lists the tensors to broadcast (the tensors of the files or of the adapters), in the published type.
 
-    Raises `InvalidArgument`, as `FileNames.shapes` does, and also if the tensors do not fit in a message.
+    Raises the errors of `FileNames.shapes`, and `InvalidArgument` if the list does not fit in a message.
     """
     dtype = published_dtype(config, model.dtype, engine.compute_dtype, on_cpu=engine.device.type == "cpu")
     is_adapter = config.generator.lora == "adapter"
@@ -41,14 +41,14 @@ def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDesc
     num_bytes = sum(len(name) + _HASH_BYTES for name in shapes)
     if num_bytes > MAX_MESSAGE_BYTES:
         raise InvalidArgument(
-            f"model.path: the {len(shapes)} tensors of this model and their hashes take {num_bytes} bytes, but a "
-            f"message of a publish has at most {MAX_MESSAGE_BYTES} bytes: use a model with fewer experts"
+            f"model.path: the names and hashes of this model's {len(shapes)} tensors take {num_bytes} bytes, but one "
+            f"message must hold them all, in at most {MAX_MESSAGE_BYTES} bytes: use a model with fewer experts"
         )
     return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
 
 
 def canary_dtype(compute_dtype: str, manifest: Manifest) -> str:
-    """Returns the publish type with the lowest precision: the type of the tensors, or the learner's compute type."""
+    """Returns the type that limits the canary's precision: the published type, or for float32 the compute type."""
     sent = manifest.tensors[0].dtype
     return compute_dtype if sent == "float32" else sent
 
@@ -61,7 +61,7 @@ def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Ma
 
 
 class WeightPublisher:
-    """The learner's broadcast groups, of which one exists at a time. Any thread may call it."""
+    """Keeps the learner's broadcast group and replaces it for each epoch. Any thread may call the methods."""
 
     def __init__(
         self, config: RunConfig, *, run_id: str, host: str, interface: str | None = None, device: torch.device
@@ -70,7 +70,7 @@ class WeightPublisher:
 
         Without an `interface` the store listens on every address, and gloo on the address of `host`.
 
-        Raises `Unavailable` when the store's port is taken, `InvalidArgument` for a backend that the device lacks.
+        Raises `Unavailable` if the store's port is taken, and `InvalidArgument` if the device lacks the backend.
         """
         backend = config.weights.backend
         if backend == "auto":
@@ -94,9 +94,9 @@ class WeightPublisher:
         self._lock = threading.Lock()
 
     def create_group(self, epoch: int, world_size: int, num_bytes: int) -> Rendezvous:
-        """Starts the group of a new epoch, for passes of `num_bytes`; aborts the earlier group. Does not wait for it.
+        """Starts the group of a new epoch for broadcasts of `num_bytes`, and aborts the old group. Waits for neither.
 
-        A repeat of epoch and size changes nothing. Raises `FailedPrecondition` for an epoch that is not newer.
+        A repeated call changes nothing. Raises `FailedPrecondition` for any other call whose epoch is not newer.
         """
         with self._lock:
             known = self._rendezvous
@@ -104,7 +104,7 @@ class WeightPublisher:
                 return known
             if known is not None and epoch <= known.epoch:
                 raise FailedPrecondition(
-                    f"a weight group of epoch {known.epoch} exists already; epoch {epoch} is not newer",
+                    f"epoch {epoch} is not newer than epoch {known.epoch} of the current weight group",
                     reason=ErrorReason.EPOCH_NOT_NEWER,
                     metadata={"epoch": str(known.epoch)},
                 )
@@ -143,8 +143,9 @@ class WeightPublisher:
         with self._lock:
             current = None if self._rendezvous is None else self._rendezvous.epoch
             if epoch != current:
+                found = "there is no weight group yet" if current is None else f"the weight group has epoch {current}"
                 raise FailedPrecondition(
-                    f"epoch {epoch} is not current: {'there is no group yet' if current is None else current}",
+                    f"epoch {epoch} is not current: {found}",
                     reason=ErrorReason.NOT_CURRENT_EPOCH,
                     metadata={"epoch": "" if current is None else str(current)},
                 )
@@ -158,12 +159,11 @@ class WeightPublisher:
         *,
         within_s: float | None = None,
     ) -> tuple[TensorHash, ...]:
-        """Broadcasts tensors to the members of the epoch's group, which have joined; returns the tensors' hashes.
+        """Broadcasts tensors to the epoch's group, whose members have joined. Returns the tensors' hashes.
 
-        The pass may take `within_s`, by default `weights.timeout_s`.
-
-        Exhausts `tensors` in any case, since the other ranks take part in each gather. A learner alone only hashes the
-        tensors. Raises `Unavailable` and `DeadlineExceeded`; afterwards the group is unusable.
+        The broadcast may take `within_s` seconds, by default the timeout of the group's rendezvous.
+        Exhausts `tensors` even after an error, since the other ranks take part in each gather. If the learner is the
+        only member, only hashes the tensors. Raises `Unavailable` or `DeadlineExceeded`; then the group is unusable.
         """
         group = None
         try:

@@ -1,4 +1,4 @@
-"""Checks of requests to the learner that need no model. Each raises an error that names the field, or the run."""
+"""Checks of requests to the learner, without the model. Each check raises an error that names the field or the run."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, field: str) -> None:
-    """Checks that a name is suitable as the name of a folder: the name must not have a slash."""
+    """Checks that a name can be the name of a folder. For example, the name must not have a slash."""
     if not _NAME.fullmatch(name):
         raise invalid(
             field,
@@ -30,7 +30,7 @@ def check_run(run_id: str, served: str) -> None:
     """Checks that a request is for the run that the learner serves. Raises `FailedPrecondition`."""
     if run_id != served:
         raise FailedPrecondition(
-            f"the learner serves run {served}, not {run_id!r}",
+            f"the request is for run {run_id!r}, but the learner serves run {served!r}",
             reason=ErrorReason.OTHER_CONFIGURATION,
             metadata={"run_id": served},
         )
@@ -49,7 +49,7 @@ def check_weight_group(request: learner_pb2.CreateWeightGroupRequest) -> None:
     if request.epoch < 1:
         raise invalid("epoch", f"must be at least 1 (given: {request.epoch})")
     if request.world_size < 1:
-        raise invalid("world_size", f"must be at least 1, for the learner itself (given: {request.world_size})")
+        raise invalid("world_size", f"must be at least 1, since the learner is a member (given: {request.world_size})")
 
 
 async def receive_step(
@@ -57,7 +57,7 @@ async def receive_step(
 ) -> list[learner_pb2.TrainStepRequest]:
     """Receives all messages of one train step, before the step begins.
 
-    Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as the messages exceed the largest step of the configuration.
+    Raises `ResourceExhausted` (STEP_TOO_LARGE) as soon as the messages have more than `max_step_bytes`.
     """
     limit = max_step_bytes(config)
     messages: list[learner_pb2.TrainStepRequest] = []
@@ -67,11 +67,10 @@ async def receive_step(
         if num_bytes > limit:
             grpo = config.grpo
             raise ResourceExhausted(
-                f"TrainStep: the stream has more than {format_bytes(limit)} ({limit} bytes), twice what "
-                f"{grpo.groups_per_step} groups (grpo.groups_per_step) of {grpo.group_size} completions "
-                f"(grpo.group_size) with {config.data.max_prompt_tokens} prompt tokens (data.max_prompt_tokens) and "
-                f"{config.sampling.max_completion_tokens} completion tokens (sampling.max_completion_tokens) take: "
-                "send only the groups of one step",
+                f"TrainStep: the stream has more than {format_bytes(limit)} ({limit} bytes), twice the largest step "
+                f"with grpo.groups_per_step = {grpo.groups_per_step}, grpo.group_size = {grpo.group_size}, "
+                f"data.max_prompt_tokens = {config.data.max_prompt_tokens} and sampling.max_completion_tokens = "
+                f"{config.sampling.max_completion_tokens}: send only the groups of one step",
                 reason=ErrorReason.STEP_TOO_LARGE,
                 metadata={"max_bytes": str(limit)},
             )

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class ServedRun:
-    """Configures the ranks for a run, and runs its commands. Methods belong to one event loop, except `follow`."""
+    """Configures the ranks for a run, and runs commands on them. Call all methods but `follow` in one event loop."""
 
     def __init__(
         self, lifecycle: Lifecycle, torch: TorchThread, find_host: Callable[[], str], interface: str | None
@@ -74,14 +74,14 @@ class ServedRun:
         The coordinator drives one run at a time, so the run that the learner serves is over.
         """
         reason = (
-            f"the learner serves run {self._lifecycle.run_id} with another configuration than the configuration of run "
-            f"{run_id}"
+            f"the learner serves run {self._lifecycle.run_id} and cannot change to run {run_id} or to another "
+            "configuration without a restart"
         )
         if self._lifecycle.can_restart:
             return self._lifecycle.restart(reason)
         return FailedPrecondition(
-            f"{reason}; restart the learner's processes to change the configuration, or start these processes by "
-            "torchrun with --max-restarts, which restarts them automatically",
+            f"{reason}: restart the learner's processes, or start the learner by torchrun with --max-restarts, which "
+            "restarts the processes automatically",
             reason=ErrorReason.OTHER_CONFIGURATION,
             metadata={"run_id": self._lifecycle.run_id},
         )

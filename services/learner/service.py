@@ -87,7 +87,7 @@ class LearnerService(LearnerServiceServicer):
         self._lifecycle.fail(reason)
 
     async def watch_beats(self) -> None:
-        """Ends the process when another rank is stopped: commands wait for all ranks, some of them forever."""
+        """Ends the process when another rank is stopped. Otherwise a command without deadline would wait forever."""
         try:
             joined = self._torch.submit(Command.IDLE, b"", lambda commands: commands.process_group)
             process_group = await asyncio.wrap_future(joined)
@@ -95,7 +95,7 @@ class LearnerService(LearnerServiceServicer):
             return  # The ranks did not all join, which ends the process.
         rank = await until_silent(process_group)
         self.fail(
-            f"the learner hangs: rank {rank} sent no beat for {SILENT_S:.0f} s; its process or its machine is stopped"
+            f"the learner hangs: rank {rank} gave no sign of life for {SILENT_S:.0f} s: its process or machine stopped"
         )
 
     async def close(self) -> None:
@@ -274,7 +274,7 @@ class LearnerService(LearnerServiceServicer):
 
 @contextmanager
 def step_spans(batch: TrainBatch) -> Iterator[None]:
-    """Returns a context that is a span in the trace of each group of a batch."""
+    """Returns a context that adds a span to the trace of each group of a batch."""
     with ExitStack() as spans:
         for group in batch.groups:
             span = trace.span(

@@ -65,7 +65,6 @@ class TorchThread:
         return self._num_open
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def submit(
@@ -77,11 +76,11 @@ class TorchThread:
         check: Callable[[LearnerCommands], None] = lambda commands: None,
         within_s: float | None = None,
     ) -> "Future[_T]":
-        """Runs a command on all ranks. The result is the result of `work` on rank 0.
+        """Runs a command on all ranks. The future returns the result of `work` on rank 0.
 
-        The caller waits `within_s` for the result. A command that takes longer is considered hung.
+        The caller waits `within_s` seconds for the result. A command that takes longer is considered hung.
 
-        `check` runs before the command is sent to the other ranks. If it raises, that is the result. It may wait.
+        `check` runs before the command goes to the other ranks, and may block. If it raises, the future gets the error.
         """
         future: Future[_T] = Future()
         if self._death:
@@ -96,7 +95,7 @@ class TorchThread:
     def close(self, timeout_s: float, *, restarts: bool = False) -> bool:
         """Lets the ranks leave after the commands that run or wait. Returns whether the ranks left in time.
 
-        If the launcher restarts the learner, the other ranks restart too: a torchrun restarts only ranks that failed.
+        With `restarts` the other ranks end with an exit code that makes torchrun start them again.
         """
         self._farewell = Command.RESTART if restarts else Command.STOP
         self._jobs.put(None)
@@ -144,7 +143,8 @@ class TorchThread:
             yield
             return
         overrun = (
-            f"the learner hangs: {job.command.name} did not end within the {left_s:.0f} s of its caller's deadline"
+            f"the learner hangs: {job.command.name} had not ended after {left_s:.0f} s, at its caller's deadline "
+            "(coordinator.train_step_timeout_s, weights.timeout_s or checkpoint.timeout_s)"
         )
         watchdog = threading.Timer(left_s, self._on_death, (overrun,))
         watchdog.daemon = True

@@ -85,7 +85,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_applied_on_none(folder: Path, 
     result = result_of(folder, stage, num_ranks)
     applied, skip_reason, version = result["refused"]
     assert not applied and version == result["version"] == 1
-    assert skip_reason.startswith("not finite: ")
+    assert skip_reason.endswith("is not finite")
     assert not result["refused_changed_weights"]
 
 

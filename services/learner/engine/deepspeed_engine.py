@@ -1,10 +1,10 @@
-"""DeepSpeed behind the few methods that the learner's step needs.
+"""The training engine: DeepSpeed, with only the methods that the learner's step needs.
 
 Trained parameters, gradients and optimizer state are float32 at every ZeRO stage, because at the learning rates of
 reinforcement learning an update is smaller than the resolution of a bfloat16 weight. Only the forward and backward
 passes compute in bfloat16 (autocast, inside the policy). So up to stage 2 DeepSpeed sees a plain float32 model. At
-stage 3 parameters are gathered for every layer, and DeepSpeed's own `torch_autocast` gathers them in bfloat16: half
-the traffic, and no second copy in the backward pass. Ranks add gradients in float32.
+stage 3 parameters are gathered for every layer, and DeepSpeed's own `torch_autocast` gathers them in bfloat16, which
+halves the traffic and saves a second copy in the backward pass. Ranks add gradients in float32.
 
 Frozen parameters have no gradient, no optimizer state and no place in a checkpoint.
 """
@@ -175,7 +175,7 @@ class DeepSpeedEngine:
     def save(self, folder: Path) -> OSError | None:
         """Writes this rank's shards of parameters and optimizer below an existing folder, without syncing them to disk.
 
-        Returns a failed write instead of raising it: no rank leaves the others waiting. `saved_files` lists the files.
+        Returns the error of a failed write instead of raising it, so that all ranks go on. See also `saved_files`.
         """
         self._storage.begin()
         try:
@@ -196,7 +196,7 @@ class DeepSpeedEngine:
         """Restores the state that `save` wrote, with the same ZeRO stage.
 
         From stage 1 on the number of ranks must be unchanged, unless the state is in DeepSpeed's universal form. The
-        optimizer's settings come from the configuration, although DeepSpeed would restore the saved ones.
+        optimizer's settings come from the configuration, although DeepSpeed would restore the saved settings.
         """
         settings = [{name: group[name] for name in _SETTINGS} for group in self._engine.optimizer.param_groups]
         if self.zero_stage == 3:

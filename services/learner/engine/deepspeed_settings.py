@@ -44,17 +44,17 @@ def check_machine(config: LearnerConfig, *, device: torch.device, num_ranks: int
         size = getattr(config, name)
         if num_ranks % size:
             raise InvalidArgument(
-                f"learner.{name} ({size}) must divide the learner's ranks ({num_ranks}): the ranks form groups of this "
-                "size"
+                f"learner.{name} ({size}) must divide the number of the learner's ranks ({num_ranks}), since the ranks "
+                "form groups of this size"
             )
 
 
 def settle_on_machine(
     config: LearnerConfig, *, device: torch.device, num_ranks: int, zero_stage: int | None = None
 ) -> LearnerConfig:
-    """Returns the settings with the ZeRO stage and the compute type that they leave open.
+    """Returns the settings with definite values of the ZeRO stage and the compute type.
 
-    `zero_stage` is the stage of a checkpoint. Raises `InvalidArgument` for settings that do not fit the machine.
+    `zero_stage`, the stage of a checkpoint, replaces the configured stage. Raises the errors of `check_machine`.
     """
     check_machine(config, device=device, num_ranks=num_ranks)
     stage = config.stage_on(num_ranks) if zero_stage is None else zero_stage
@@ -164,7 +164,7 @@ def start_deepspeed(device: torch.device) -> None:
 
 
 def settle_kernels(config: RunConfig, *, device: torch.device) -> None:
-    """Sets `run.num_threads` and `run.deterministic` for this process. Call this function in the thread that computes.
+    """Applies `run.num_threads` and `run.deterministic` to this process. Call it in the thread that computes.
 
     Raises `InvalidArgument` for a deterministic run on a GPU.
     """

@@ -10,7 +10,7 @@ from shoal.config.tables.learner import LearnerConfig
 
 
 def make_optimizer(policy: nn.Module, config: LearnerConfig) -> torch.optim.AdamW:
-    """Makes AdamW over all parameters of a model, which may be sharded."""
+    """Makes AdamW over the trained parameters of a model. The parameters may be sharded."""
     return torch.optim.AdamW(
         parameter_groups(policy, config),
         lr=config.learning_rate,
@@ -21,9 +21,9 @@ def make_optimizer(policy: nn.Module, config: LearnerConfig) -> torch.optim.Adam
 
 
 def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str, Any]]:
-    """Splits the parameters into matrices (with the embeddings) and vectors (the biases and the weights of norms).
+    """Splits the trained parameters into matrices (also embeddings) and vectors (biases and weights of norms).
 
-    Weight decay applies to matrices, and with `weight_decay_on_bias_and_norm` to vectors. Empty groups are left out.
+    Weight decay applies to matrices, and with `weight_decay_on_bias_and_norm` also to vectors. Omits empty groups.
     """
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     if config.weight_decay_on_bias_and_norm:

@@ -1,9 +1,9 @@
 """The reference: the model from which the KL divergence is measured.
 
-The reference is either the initial model of the run (arXiv:1909.08593), or a model that follows the policy. In the
-second case, every `kl.reference_update_steps` train steps reference = (1 - alpha) x reference + alpha x policy, with
-alpha = `kl.reference_alpha` (TR-DPO, arXiv:2404.09656). A run without a KL term neither loads nor runs a reference. A
-run that trains adapters loads no second model: its reference is the policy without adapters.
+The reference is either the initial model of the run (arXiv:1909.08593), or a model that follows the policy. The second
+kind becomes (1 - alpha) x reference + alpha x policy every `kl.reference_update_steps` train steps, with alpha =
+`kl.reference_alpha` (TR-DPO, arXiv:2404.09656). A run without a KL term neither loads nor runs a reference. A run that
+trains adapters loads no second model: its reference is the policy without adapters.
 """
 
 from collections.abc import Iterator
@@ -44,8 +44,7 @@ class PolicyWithoutAdapters:
 
 
 class ReferenceModel:
-    """A reference model that is run but not trained. At stage 3 it is sharded like the policy, else whole on every
-    rank.
+    """A reference model that is not trained. At stage 3 it is sharded like the policy, else whole on every rank.
 
     Call every method on all ranks, in the same order.
     """

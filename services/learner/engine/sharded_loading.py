@@ -108,7 +108,7 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
             return f"the model's files have no tensor {name}"
         kind, shape = files.form(name)
         if kind not in _FLOATS or shape != whole_shape(parameter):
-            return f"the model's files have {name} as {kind} of shape {list(shape)}, not {list(parameter.shape)}"
+            return f"in the files {name} is {kind} of shape {list(shape)}, not a float of shape {list(parameter.shape)}"
     for tied, source in lm.all_tied_weights_keys.items():
         if tied in files and not torch.equal(files.tensor(tied), files.tensor(source)):
             return (

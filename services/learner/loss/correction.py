@@ -39,9 +39,9 @@ def correct(
     advantages_C: Tensor,
     completions: Completions,
 ) -> Correction:
-    """Computes weights and dropped tokens, from [C] log-probabilities of one type; a NaN in `behavior` means unknown.
+    """Computes weights and dropped tokens from [C] log-probabilities of one type.
 
-    With `correction.normalize` the tokens must be those of the whole step.
+    A NaN in `behavior_logprobs_C` means unknown. With `correction.normalize`, pass all tokens of the step.
     """
     behavior_C = torch.where(torch.isnan(behavior_logprobs_C), proximal_logprobs_C, behavior_logprobs_C)
     gap_C = proximal_logprobs_C - behavior_C
@@ -86,7 +86,7 @@ def _weigh(config: CorrectionConfig, gap_C: Tensor, completions: Completions) ->
 def filter_statistic(
     test: FilterConfig, proximal_logprobs_C: Tensor, behavior_logprobs_C: Tensor, completions: Completions
 ) -> Tensor:
-    """Returns the statistic that a filter tests, of each token or its completion, [C]. Inputs must not be NaN."""
+    """Computes the statistic that a filter tests, for each token or its completion, [C]. Inputs must not be NaN."""
     gap_C = proximal_logprobs_C - behavior_logprobs_C
     match test.statistic:
         case "ratio":

@@ -7,7 +7,7 @@ from services.learner.loss.objectives.tokens import PolicyTokens
 from shoal.config.tables.kl import KlConfig
 
 _MAX_OFF_POLICY_RATIO = 10.0
-"""Largest weight of the gradient of `kl.gradient` off_policy."""
+"""The largest weight of the gradient if `kl.gradient` is "off_policy"."""
 
 
 def token_kl(tokens: PolicyTokens, reference_logprobs_C: Tensor, config: KlConfig) -> Tensor:

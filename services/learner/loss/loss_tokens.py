@@ -34,11 +34,11 @@ class LossTokens:
     completions: Completions
     """The completions over which means are taken. An episode is one completion, also with several segments."""
     segments: Completions | None = None
-    """The segment of each token, if an episode has several. Any other completion is one segment."""
+    """The segment of each token. A completion that is not cut is one segment. None if no completion is cut."""
 
     @property
     def sequences(self) -> Completions:
-        """The sequences over which ratios and filters are computed: tokens sampled in one context, in any row."""
+        """The sequences over which ratios and filters are computed: each has the tokens sampled in one context."""
         return self.completions if self.segments is None else self.segments
 
     def __len__(self) -> int:

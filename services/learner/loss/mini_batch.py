@@ -23,7 +23,7 @@ from shoal.rollout import TrainGroup
 
 @dataclass(frozen=True)
 class Survey:
-    """The step's tokens under the policy, before the first optimizer step. Both tensors are [N] float32, on the CPU."""
+    """The policy's scores of a step's tokens before the first optimizer step. Both are [N] float32, on the CPU."""
 
     logprobs_N: Tensor
     entropies_N: Tensor
@@ -40,9 +40,9 @@ class MiniBatch:
     counts_N: Tensor
     """bool: whether the token takes part in the loss at all; False for a rejected token."""
     is_kept_N: Tensor
-    """bool: whether the policy loss of the token counts. A token that is not kept counts in the divisor and the KL."""
+    """bool: whether the policy loss of the token counts. If not, the token still counts in the divisor and the KL."""
     proximal_logprobs_N: Tensor | None
-    """The proximal log-probabilities, from before the step's first optimizer step; None for the live ones."""
+    """The log-probabilities before the step's first optimizer step. None means that the live values are used."""
     correction: Correction | None
     """The correction of the tokens. None means that the correction is computed from the live log-probabilities."""
 
@@ -128,7 +128,7 @@ def weigh_mini_batch(
 
 
 def pick(correction: Correction, at: Tensor | slice) -> Correction:
-    """Returns the correction of the tokens at `at`."""
+    """Returns the correction of the tokens at the indices `at`."""
     return Correction(**{field.name: getattr(correction, field.name)[at] for field in fields(Correction)})
 
 

@@ -1,7 +1,7 @@
 """The loss of the tokens of one packed row: the chosen objective, the correction, the KL term and the entropy bonus.
 
 loss = sum over tokens of factor (weight x policy loss + kl_coef x KL) - entropy_coef x mean entropy. The factors come
-from the mini-batch (`mini_batch.py`), so the losses of its rows, on all ranks, add up to its loss.
+from the mini-batch (`mini_batch.py`), so the losses of all rows on all ranks add up to the mini-batch's loss.
 
 A dropped token (filters, off-policy mask, low entropy) loses its policy term, but still counts in the divisor and keeps
 its KL. A rejected token leaves the loss altogether. Neither the correction's weights nor its filters have a gradient.
@@ -76,7 +76,7 @@ class RowLoss:
 
 
 def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
-    """Picks the tokens at the indices `at_C` that count; -1 marks a token outside the mini-batch."""
+    """Picks the tokens at the indices `at_C`, if they count in the loss. The index -1 means outside the mini-batch."""
     where_C = torch.nonzero(at_C >= 0).squeeze(1)
     where_C = where_C[mini_batch.counts_N[at_C[where_C]]]
     at = at_C[where_C]
@@ -106,7 +106,7 @@ def row_loss(
 ) -> RowLoss:
     """Computes the loss of a row from [C] log-probabilities (with gradient) and entropies of all its scored tokens.
 
-    The entropies need a gradient only with `loss.entropy_coef`. `num_counted` counts the tokens of the mini-batch.
+    The entropies need a gradient only with `loss.entropy_coef`. `num_counted` is `MiniBatch.num_counted`.
     """
     live_C, entropy_C = logprobs_C[tokens.where_C], entropy_C[tokens.where_C]
     detached_C = live_C.detach()

@@ -54,8 +54,8 @@ def _check_experts(lm: Any, targets: list[str]) -> None:
     wrapped = {name.removesuffix(".base_layer") for name, _ in adapted_layers(lm)} - set(targets)
     if wrapped:
         raise InvalidArgument(
-            f"learner.lora.target_modules: peft would also adapt the experts {min(wrapped)}, whose matrices have the "
-            'same names; name other layers, such as ["q_proj", "k_proj", "v_proj", "o_proj"]'
+            f"learner.lora.target_modules: peft would also adapt the experts {min(wrapped)}, because their matrices "
+            'have names of target layers; name other layers, such as ["q_proj", "k_proj", "v_proj", "o_proj"]'
         )
 
 

@@ -37,7 +37,7 @@ attention."""
 
 
 def choose_attention(config: LearnerConfig, model_config: Any) -> str:
-    """Resolves "auto" for a model with this configuration of transformers: eager if the model caps attention scores."""
+    """Returns the attention to use. "auto" means eager for a model that caps attention scores, otherwise sdpa."""
     if config.attention != "auto":
         return config.attention
     caps_scores = getattr(model_config.get_text_config(), "attn_logit_softcapping", None) is not None
@@ -115,7 +115,7 @@ def _sdpa(
 ) -> Tensor:
     if softcap is not None:
         raise InvalidArgument(
-            "learner.attention: sdpa cannot cap attention scores, as this model does; use auto or eager"
+            "learner.attention: sdpa cannot cap attention scores, but this model does; use auto or eager"
         )
     length = q.shape[2]
     if q.device.type == "cpu" and length <= _SHORT_ON_CPU:

@@ -39,7 +39,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Context:
-    """A prompt and the stretches of one group that follow it, each as if it came right after the prompt."""
+    """A prompt and the stretches of one group that follow it. Each stretch sees the prompt, but no other stretch."""
 
     prompt_token_ids: Int32Array
     """The token ids of the prompt, [P]."""

@@ -39,8 +39,8 @@ class TokenScorer(nn.Module):
 
         The distributions are over the whole vocabulary, or over the supports, which begin with the targets. The
         log-probabilities have a gradient; the entropies have one if `entropy_gradient` is set. At most `chunk_tokens`
-        rows of logits exist at once; with supports, the same number of bytes of the weight's rows. With more than one
-        chunk the backward pass recomputes the logits.
+        rows of logits exist at once. With supports, the gathered rows of the weight have at most as many values. With
+        more than one chunk the backward pass recomputes the logits.
         """
         if support_CK is not None:
             return self._score_by_size(hidden_CE, support_CK, temperature)

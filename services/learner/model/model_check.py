@@ -51,12 +51,12 @@ def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> N
         name = type(lm).__name__
         alone, packed = _logprobs_alone_and_packed(lm, attention)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument(f"model.path: {name} cannot be trained on packed rows: {error}") from error
+        raise InvalidArgument(f"model.path: {name} fails on packed rows, so use another model: {error}") from error
     difference = float((packed - alone).abs().max())
     if not difference <= _MAX_DIFFERENCE:
         raise InvalidArgument(
-            f"model.path: {name} cannot be trained on packed rows: its log-probabilities differ by {difference:.3g} "
-            "from the log-probabilities of the same sequences one at a time; use another model"
+            f"model.path: {name} cannot be trained on packed rows, because sequences packed into one row get "
+            f"log-probabilities that differ by {difference:.3g} from those of each sequence alone; use another model"
         )
 
 
@@ -93,7 +93,7 @@ def _small_model(config: Any, *, trust_remote_code: bool) -> Any:
 def shrunken(config: Any) -> Any:
     """Returns a configuration of the same kind with one layer of each kind, at least two, and a small vocabulary.
 
-    A kind of layer is a combination of values in the configuration's lists that have a value for each layer.
+    Layers are of one kind if they have equal values in every list of the configuration that has a value for each layer.
     """
     small = copy.deepcopy(config)
     text = small.get_text_config()

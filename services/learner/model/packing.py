@@ -31,9 +31,9 @@ _SHORTEST_IN_BUCKET = 0.75
 class Layout:
     """The sequences of a row, for attention.
 
-    The row contains a prompt once, and each completion attends to it as if it came right before. So attention copies
-    each prompt and completion into a sequence, padded at the end to the length of its bucket, and takes each token's
-    output from one of the sequences. Padding comes last, so causal attention needs no mask for it.
+    The row contains a prompt once, and each completion attends to the prompt as if it followed the prompt directly. So
+    attention copies each prompt and completion into a sequence, padded at the end to the length of its bucket, and
+    takes each token's output from one of the sequences. Padding comes last, so causal attention needs no mask for it.
     """
 
     buckets: tuple[Tensor, ...]
@@ -79,7 +79,7 @@ class PackedRow:
     at_C: Tensor
     """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in it."""
     support_CK: Tensor | None = None
-    """The support of each scored token, [C, K] int64: the token, the others, then -1; None for the whole vocabulary."""
+    """The support of each scored token, [C, K] int64: the token first, -1 as padding. None means the vocabulary."""
 
     @property
     def num_tokens(self) -> int:
@@ -94,9 +94,9 @@ class PackedRow:
 
 
 def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None) -> None:
-    """Raises `InvalidArgument`, with group and fault, for a batch that the model cannot train on."""
+    """Raises `InvalidArgument`, which names the group and the fault, if the model cannot train on the batch."""
     if not any(num_loss_tokens(group) for group in batch.groups):
-        raise invalid("groups", "there is no completion token to train on")
+        raise invalid("groups", "no completion token counts in the loss, so there is nothing to train on")
     for group in batch.groups:
         name = f"group {group.group_id}"
         if not len(group.prompt_token_ids):
@@ -109,13 +109,13 @@ def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None
             completion = rollout.completion
             name = f"group {group.group_id}, sample {completion.sample_index}"
             if completion.finish_reason is FinishReason.ABORT:
-                raise invalid("completion.finish_reason", f"{name} was aborted; aborted completions are not trained on")
+                raise invalid("completion.finish_reason", f"{name} was aborted: leave out aborted completions")
             if not np.isfinite(rollout.advantage):
-                raise invalid("rollout.advantage", f"{name} must be finite (given: {rollout.advantage})")
+                raise invalid("rollout.advantage", f"{name} has advantage {rollout.advantage}, which must be finite")
             if rollout.token_advantages is not None and not np.isfinite(rollout.token_advantages).all():
-                raise invalid("rollout.token_advantages", f"{name} must have finite values only")
+                raise invalid("rollout.token_advantages", f"{name} has values that are not finite")
             if not (np.isfinite(rollout.weight) and rollout.weight >= 0):
-                raise invalid("rollout.weight", f"{name} must be at least 0 and finite (given: {rollout.weight})")
+                raise invalid("rollout.weight", f"{name} has weight {rollout.weight}; it must be at least 0 and finite")
             check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
             if completion.support is not None:
                 check_tokens(completion.support.token_ids, vocab_size, "completion.support_token_ids", name)
@@ -139,7 +139,7 @@ def _check_segments(
 
 
 def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
-    """Raises `InvalidArgument` unless completions have supports exactly when `sampling.top_k` restricts sampling."""
+    """Raises `InvalidArgument` unless every completion has a support if `sampling.top_k` > 0, and none otherwise."""
     for group in batch.groups:
         for rollout in group.rollouts:
             completion = rollout.completion
@@ -162,7 +162,7 @@ def check_rewards(batch: TrainBatch, objective: str) -> None:
                 raise invalid(
                     "rollout.reward",
                     f"group {group.group_id}, sample {rollout.completion.sample_index} has no reward, but "
-                    "loss.objective topr treats rewarded completions differently from other completions",
+                    "loss.objective = topr needs a reward for each completion",
                 )
 
 
@@ -208,7 +208,7 @@ def pack_for_rank(
 
 
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
-    """Concatenates the pieces of a row, whose groups are contexts. Without scored tokens the row is idle."""
+    """Concatenates a row's pieces, whose `group` is an index of `contexts`. Makes an idle row if no token is scored."""
     token_ids: list[npt.NDArray[np.int32]] = []
     positions: list[Int64Array] = []
     sequences: list[Int64Array] = []
@@ -258,7 +258,7 @@ def _idle_row() -> PackedRow:
 def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[Support] = ()) -> PackedRow:
     """Packs whole sequences of at least two tokens into a row that scores every token except the first of each.
 
-    With `supports`, one for each sequence, the row scores only the last tokens, which have a support.
+    With `supports` (one for each sequence), the row scores only a sequence's last tokens, as many as have a support.
     """
     lengths = [len(sequence) for sequence in sequences]
     num_scored = [len(support.counts) for support in supports] or [length - 1 for length in lengths]

@@ -78,9 +78,9 @@ def load_policy(
     load: LoadModel = load_whole,
     sequence_group: SequenceGroup | None = None,
 ) -> Policy:
-    """Loads the policy with the model of `load_trained`, and raises the errors of `load_trained`.
+    """Loads the policy with the model of `load_trained`. Raises the errors of `load_trained`.
 
-    `model_check.check_model` has accepted the model.
+    Call `model_check.check_model` first.
     """
     policy = _make_policy(load_trained(folder, config, seed=seed, load=load), config, sequence_group)
     if config.gradient_checkpointing:
@@ -89,9 +89,9 @@ def load_policy(
 
 
 def load_trained(folder: Path, config: LearnerConfig, *, seed: int, load: LoadModel) -> Any:
-    """Loads the model to train, in float32; with adapters, drawn from `seed`, frozen in the compute type.
+    """Loads the model to train, in float32. A model that gets adapters is frozen and in the compute type instead.
 
-    Raises the errors of `load` and of `freeze`.
+    `seed` determines the adapters' initial values. Raises the errors of `load`, `add_adapters` and `freeze`.
     """
     lm = load(folder, getattr(torch, config.compute_dtype) if config.lora.is_on else torch.float32)
     if config.lora.is_on:
@@ -111,9 +111,9 @@ def load_reference(
 ) -> Policy:
     """Loads the reference, a copy of the model that is not trained. Raises the errors of `load`.
 
-    The weights of a fixed reference have the reference's compute type. If the model's files also have this type, the
-    reference's log-probabilities equal the untrained policy's, and the KL starts at exactly 0. The weights of a
-    reference that follows the policy are float32, like the policy's: small steps would vanish in bfloat16.
+    The weights of a fixed reference have the type `learner.compute_dtype`. If the model's files also have this type,
+    the reference's log-probabilities equal the untrained policy's, and the KL starts at exactly 0. The weights of a
+    reference that follows the policy are float32, since small steps would vanish in bfloat16.
     """
     dtype = getattr(torch, config.compute_dtype) if is_fixed else torch.float32
     reference = _make_policy(load(folder, dtype), config, sequence_group)
@@ -136,14 +136,14 @@ def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup |
 def freeze(lm: Any, prefixes: list[str]) -> None:
     """Freezes the parameters whose names begin with one of the prefixes. The parameters may be sharded.
 
-    Raises `InvalidArgument` if no name begins with a prefix, and if nothing is left to train.
+    Raises `InvalidArgument` if a prefix fits no parameter, or if no parameter is left to train.
     """
     names = [name for name, _ in lm.named_parameters()]
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in names):
             raise InvalidArgument(
-                f'learner.freeze: no parameter of a {type(lm).__name__} has a name that begins with "{prefix}"; names '
-                f"begin with {', '.join(_starts(names))} (a tied parameter has only the first of its names)"
+                f'learner.freeze: no parameter of a {type(lm).__name__} has a name that begins with "{prefix}"; use, '
+                f"for example, {', '.join(_starts(names))} (a tied parameter is known only by its first name)"
             )
     frozen = {name for name in names if name.startswith(tuple(prefixes))}
     if len(frozen) == len(names):

@@ -1,10 +1,10 @@
 """Sequence parallelism (DeepSpeed Ulysses, arXiv:2309.14509): the ranks of a group share the tokens of a row.
 
-Outside attention, which treats tokens one by one, each rank has an even share of a row's tokens. For attention the
-ranks exchange tokens: each rank gets all tokens of an even share of the heads, and returns them afterwards. The values
-of the scored tokens are gathered on all ranks of the group before the loss, so that a loss sees whole completions.
+Outside attention each rank has an even share of a row's tokens. For attention the ranks exchange tokens for heads: each
+rank gets all tokens of an even share of the heads, and returns them afterwards. The values of the scored tokens are
+gathered on all ranks of the group before the loss, so that a loss sees whole completions.
 
-Letters: R tokens of a row, S of them on this rank, C scored tokens of the row, H heads, D size of a head.
+Letters: P ranks, R tokens of a row, S of them on this rank, C scored tokens of the row, H heads, D size of a head.
 """
 
 import math
@@ -46,7 +46,7 @@ class RowShare:
 
 
 def share_of(row: PackedRow, group: SequenceGroup) -> RowShare:
-    """Returns this rank's part of a row that all ranks of the group have. Pads the row to a multiple of the size."""
+    """Returns this rank's share of a row that all ranks of the group have. Padding makes all shares equally long."""
     num_tokens = math.ceil(row.num_tokens / group.size)
     num_padding = num_tokens * group.size - row.num_tokens
     mine = slice(group.index * num_tokens, (group.index + 1) * num_tokens)
@@ -102,8 +102,8 @@ class _Gather(torch.autograd.Function):
 def heads_for_tokens(x_1HSD: Tensor, group: SequenceGroup) -> Tensor:
     """Exchanges [1, H, S, D] for [1, H / P, R, D]: every token of this rank's share of the heads.
 
-    Keys and values may have fewer heads than the queries. Each is repeated until the ranks can split them evenly, as
-    they can split the queries' heads: each rank then has the keys of its queries.
+    Keys and values may have fewer heads than the queries. If the ranks cannot split these heads evenly, each head is
+    repeated until they can. So each rank has the keys of its queries.
     """
     if x_1HSD.shape[1] % group.size:
         x_1HSD = x_1HSD.repeat_interleave(group.size // math.gcd(x_1HSD.shape[1], group.size), dim=1)

@@ -40,7 +40,7 @@ class Weight:
 
 
 def list_weights(lm: Any) -> list[Weight]:
-    """Lists a model's parameters in its order, without those of adapters. Tied parameters appear once."""
+    """Lists a model's parameters in the model's order, without adapters. Tied parameters appear once."""
     adapters = {
         name: Adapter(layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, float(layer.scaling[ADAPTER]))
         for name, layer in adapted_layers(lm)
@@ -62,7 +62,7 @@ def adapted_layers(lm: Any) -> Iterator[tuple[str, Any]]:
 def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     """Returns the shape of a parameter's values.
 
-    DeepSpeed keeps the shape of a sharded parameter, which is empty, and bitsandbytes that of a quantized parameter.
+    A sharded parameter is empty, and DeepSpeed keeps its shape. bitsandbytes keeps the shape of a quantized parameter.
     """
     if (codes := getattr(parameter, "quant_state", None)) is not None:
         return tuple(codes.shape)

@@ -1,6 +1,6 @@
-"""Beats of the ranks. By missing beats, rank 0 notices that the process or machine of another rank is stopped.
+"""Signs of life (beats) of the ranks. If a rank's beats are missing, its process or machine is stopped.
 
-Each other rank has a thread that beats, however long torch computes, a collective waits, or a disk writes.
+Each rank but rank 0 has a thread that sends beats, even while torch computes, a collective waits, or a disk writes.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ SILENT_S = _MAX_MISSED * BEAT_S
 
 
 def begin_beats(process_group: ProcessGroup) -> None:
-    """Sends beats until the process ends. A beat that does not reach the store is skipped."""
+    """Starts a thread that sends beats until the process ends. A beat that does not reach the store is skipped."""
 
     def beat() -> None:
         while True:
@@ -29,7 +29,7 @@ def begin_beats(process_group: ProcessGroup) -> None:
 
 
 async def until_silent(process_group: ProcessGroup) -> int:
-    """Listens to the beats of the other ranks on rank 0. Returns a rank that is stopped."""
+    """Waits, on rank 0, until the beats of another rank are missing. Returns that rank."""
     listener = Listener(process_group)
     rank: int | None = None
     while rank is None:
@@ -41,7 +41,7 @@ async def until_silent(process_group: ProcessGroup) -> int:
 class Listener:
     """Listens to the beats of the other ranks, on rank 0.
 
-    Silence is measured in looks, not time: if all ranks were stopped together, no rank counts as silent afterwards.
+    Silence is counted in calls, not in seconds. So if all ranks stop together and continue, no rank counts as silent.
     """
 
     def __init__(self, process_group: ProcessGroup) -> None:
@@ -50,7 +50,7 @@ class Listener:
         """The last beat of each rank, and the number of looks since then that found no newer beat."""
 
     def silent_rank(self) -> int | None:
-        """Looks for beats, every `BEAT_S`. Returns a rank that sent no new beat for `SILENT_S`, or None."""
+        """Looks for new beats. Call it every `BEAT_S`. Returns a rank without a new beat for `SILENT_S`, or None."""
         for rank, beat in self._process_group.last_beats().items():
             last, num_missed = self._heard.get(rank, (None, -1))
             self._heard[rank] = (beat, num_missed + 1 if beat == last else 0)

@@ -90,8 +90,8 @@ class ProcessGroup:
         """Joins the process group that the environment names; returns when all ranks have joined.
 
         torchrun or Shoal's own launcher sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; without them
-        there is one rank. `store` is the launcher's store, and is given on rank 0 of the ranks that the launcher
-        starts. Raises `FailedPrecondition` on a machine that has fewer GPUs than ranks.
+        there is one rank. Only rank 0 under Shoal's launcher passes a `store`, the launcher's store.
+        Raises `FailedPrecondition` on a machine that has fewer GPUs than ranks.
         """
         rank, size = int(os.environ.setdefault("RANK", "0")), int(os.environ.setdefault("WORLD_SIZE", "1"))
         local_rank = int(os.environ.setdefault("LOCAL_RANK", str(rank)))
@@ -261,7 +261,7 @@ def _check_store_of_torchrun() -> None:
     """Warns if a machine could not leave and return, because torchrun does not share its store with later machines."""
     is_shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if is_shared and os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and os.environ["RANK"] == "0":
-        _log.warning("a machine that leaves cannot return: start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
+        _log.warning("a machine that leaves cannot return: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun")
 
 
 def join_messages(messages: Iterable[Message]) -> bytes:

@@ -49,7 +49,7 @@ def main() -> int:
             export_checkpoint(config, checkpoint, files, folder, adapter_only=request["adapter"])
     except ShoalError as error:
         is_deleted = not checkpoint.is_dir()
-        deleted = f"the run has deleted {checkpoint} by now (checkpoint.keep_last): export a newer step"
+        deleted = f"{checkpoint} was deleted (checkpoint.keep_last limits a run's checkpoints): export a newer step"
         print(f"error: {deleted if is_deleted else error.message}", file=sys.stderr)
         if isinstance(error, InvalidArgument):
             return _INVALID
@@ -125,9 +125,9 @@ def _fill(lm: Any, trained: Mapping[str, Tensor], checkpoint: Path) -> None:
     wanted = [name for name, parameter in lm.named_parameters() if parameter.requires_grad]
     missing = [name for name in wanted if name not in trained]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise FailedPrecondition(
-            f"{checkpoint} lacks parameters that the run trains: {', '.join(missing[:3])}{more}",
+            f"{checkpoint} lacks {len(missing)} of the parameters that the run trains, for example "
+            f"{', '.join(missing[:3])}: export another step",
             reason=ErrorReason.NOT_EXPORTED,
         )
     lm.load_state_dict({name: trained[name] for name in wanted}, strict=False, assign=True)

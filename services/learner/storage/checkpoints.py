@@ -49,9 +49,9 @@ class FileDigest:
 
 
 class LearnerState(Protocol):
-    """The attributes of `Learner` that a checkpoint contains, or that write and read it.
+    """The attributes of `Learner` that a checkpoint contains, or that are needed to write and read a checkpoint.
 
-    The class is a protocol, since the layers forbid an import of services/learner/learner.py in this module.
+    The class is a protocol, since this module must not import services/learner/learner.py, which is a layer above.
     """
 
     config: RunConfig
@@ -110,7 +110,7 @@ def is_there(checkpoints: Path, name: str, files: Iterable[FileDigest]) -> bool:
 
 
 def written_stage(checkpoints: Path, name: str, files: Sequence[FileDigest]) -> int:
-    """Returns the ZeRO stage that wrote a checkpoint. Raises `NotFound`, and `DataLoss` for a damaged summary."""
+    """Returns the ZeRO stage that wrote a checkpoint. Raises `NotFound`, or `DataLoss` if the summary is damaged."""
     return int(_verified_summary(checkpoints / name / LEARNER_FOLDER, files, name)["zero_stage"])
 
 
@@ -125,9 +125,9 @@ def load_checkpoint(
 ) -> None:
     """Restores a checkpoint and begins an attempt. Call this function on all ranks.
 
-    A checkpoint that was written by another number of ranks is converted first. Raises, on every rank alike and with
-    nothing changed: `NotFound`; `DataLoss` when one of `files` is missing or differs; `FailedPrecondition` when another
-    ZeRO stage wrote the checkpoint; the errors of `universal_form`.
+    A checkpoint that was written by another number of ranks is converted first. Raises, on every rank alike and before
+    anything changes, `NotFound`, `DataLoss` if one of `files` is missing or differs, `FailedPrecondition` if another
+    ZeRO stage wrote the checkpoint, and the errors of `universal_form`.
     """
     process_group = learner.process_group
     folder = checkpoints / name / LEARNER_FOLDER
@@ -136,11 +136,11 @@ def load_checkpoint(
         if process_group.rank == 0:
             discard_universal_form(folder.parent)
         _check_fits(summary, learner, name)
-        progress("verifying the digests of its files")
+        progress("verifying the digests of the checkpoint's files")
         for file in files[process_group.rank :: process_group.size]:
             verify(folder, file)
     if learner.engine.zero_stage and summary["num_ranks"] != process_group.size:
-        progress(f"converting the state of {summary['num_ranks']} ranks for {process_group.size}")
+        progress(f"converting the state from {summary['num_ranks']} to {process_group.size} ranks")
         with universal_form(folder.parent, folder, process_group) as universal:
             progress("reading weights and optimizer")
             learner.engine.load(universal, is_universal=True)
@@ -177,11 +177,12 @@ def _summary(learner: LearnerState) -> dict[str, Any]:
 def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> dict[str, Any]:
     if not folder.is_dir():
         raise NotFound(
-            f"checkpoint {name} was not found: {folder} does not exist", reason=ErrorReason.NO_SUCH_CHECKPOINT
+            f"checkpoint {name} was not found: {folder} does not exist; check the learner's --data-dir",
+            reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
     of_summary = [file for file in files if file.path == SUMMARY]
     if not of_summary:
-        raise _damaged(f"checkpoint {name} does not have the file {SUMMARY}")
+        raise _damaged(f"the manifest of checkpoint {name} does not list the file {SUMMARY}")
     verify(folder, of_summary[0])
     try:
         summary = json.loads((folder / SUMMARY).read_text())
@@ -193,11 +194,12 @@ def _verified_summary(folder: Path, files: Sequence[FileDigest], name: str) -> d
 
 def _check_fits(summary: dict[str, Any], learner: LearnerState, name: str) -> None:
     here = {"zero_stage": learner.engine.zero_stage, "has_reference": moving_reference(learner) is not None}
+    cures = {"zero_stage": "learner.zero_stage", "has_reference": "kl.coef, kl.reference and kl.reference_update_steps"}
     for field, value in here.items():
-        if summary.get(field, False) != value:
+        if (written := summary.get(field, False)) != value:
             raise FailedPrecondition(
-                f"checkpoint {name} was written with {field} {summary[field]}, but this learner has {value}: start the "
-                f"learner with {field} {summary[field]}",
+                f"checkpoint {name} was written with {field} = {written}, but this learner has {field} = {value}: "
+                f"set {cures[field]} as in the run that wrote the checkpoint",
                 reason=ErrorReason.OTHER_SHARDING,
                 metadata={field: str(summary[field])},
             )
@@ -207,7 +209,7 @@ def verify(folder: Path, file: FileDigest) -> None:
     """Raises `DataLoss` when a file is missing from a checkpoint's folder, or differs from its digest."""
     path = folder / file.path
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise _damaged(f"{file.path} lies outside the checkpoint's folder {folder}")
+        raise _damaged(f"the manifest lists {file.path}, which is outside the checkpoint's folder {folder}")
     try:
         found = sha256_of(path)
     except OSError as error:

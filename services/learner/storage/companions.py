@@ -1,7 +1,7 @@
 """The files next to an exported model's weights: configuration, generation configuration, tokenizer and code.
 
-These files are copies of the source's files, with changes only to values that training changed. If this version of
-transformers wrote the files anew, earlier versions would replace settings that they do not find by defaults.
+These files are copies of the source's files, with changes only to values that training changed. A file that this
+version of transformers wrote anew would lack settings that earlier versions expect, so they would use defaults.
 """
 
 import json
@@ -39,7 +39,8 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def write_companions(folder: Path, lm: Any, model: ModelConfig, dtype: str) -> None:
     """Writes configuration, generation configuration, tokenizer and trusted code next to the weights of a model.
 
-    `dtype` is the type of these weights, which the configuration states. Raises `InvalidArgument` without a tokenizer.
+    `dtype` is the type of the weights, to be stated in the configuration. Raises the errors of `load_tokenizer`, and
+    `InvalidArgument` if code files of the model and of the tokenizer have the same name but differ.
     """
     source = resolve_model(model.path, model.revision, weights=False)
     tokenizer = load_tokenizer(model)
@@ -119,7 +120,7 @@ def _copy_code(source: Path, tokenizer_source: Path, folder: Path) -> None:
         if own.is_file() and own.read_bytes() != file.read_bytes():
             raise InvalidArgument(
                 f"model.tokenizer: {file} and the model's own file of that name differ, but an export can contain only "
-                "one file of this name; rename one of the files, also in auto_map"
+                "one file of this name; rename one of the files, and change its name in auto_map too"
             )
         shutil.copyfile(file, own)
 

@@ -108,7 +108,7 @@ def write_weights(
 ) -> OSError | None:
     """Writes float32 safetensors into a new folder. Call it on all ranks: all ranks gather, and rank 0 writes.
 
-    `tensors` yields the tensors of `shapes` in that order. Returns a failed write instead of raising it.
+    `tensors` yields the tensors of `shapes` in that order. Returns the error of a failed write instead of raising it.
     """
     error: OSError | None = None
     if process_group.rank == 0:

@@ -1,4 +1,4 @@
-"""The second half of writing a checkpoint: the files are synced, digested and named, while later commands run.
+"""The second half of writing a checkpoint: syncing and digesting the files, then renaming the folder.
 
 `write_checkpoint`, a command on all ranks, leaves the state in files that the kernel may still hold. Then a thread on
 each rank syncs and digests the files that this rank wrote, and reports to rank 0. The thread of rank 0 renames the
@@ -55,8 +55,8 @@ class CheckpointFinisher:
     ) -> "Future[list[FileDigest]]":
         """Begins to finish a checkpoint; `mine` are the files that this rank has written. Call it on all ranks.
 
-        Returns, on rank 0, the digests of all files; then the other checkpoints that are not in `keep` are deleted.
-        Fails with `ResourceExhausted` and `FailedPrecondition` in the same cases as `write_checkpoint`.
+        Rank 0 deletes all other checkpoints that are not in `keep`, and its future returns the digests of all files.
+        The future fails with `ResourceExhausted` or `FailedPrecondition` in the same cases as `write_checkpoint`.
         """
         self.wait()
         self._num_begun += 1
@@ -95,7 +95,7 @@ class CheckpointFinisher:
         except ShoalError as raised:
             error = raised
         except Exception as raised:
-            error = Internal(f"{folder} could not be digested: {type(raised).__name__}: {raised}")
+            error = Internal(f"the files of {folder} could not be hashed: {type(raised).__name__}: {raised}")
         process_group.report(subject, json.dumps([asdict(file) for file in files]), error)
         if process_group.rank > 0:
             return files

@@ -2,8 +2,8 @@
 
 `python -m services.learner.storage.universal_checkpoint SOURCE TARGET PARENT_PID` converts DeepSpeed's files in the
 folder SOURCE, by DeepSpeed's own converter, into a subfolder of TARGET. The conversion runs as a separate process,
-which takes no GPU memory and ends with the learner. It has one rank's shard of the optimizer, or one whole parameter,
-in memory.
+which takes no GPU memory and ends with the learner. This process has in memory only one rank's shard of the optimizer,
+or one whole parameter.
 """
 
 import os
@@ -30,9 +30,9 @@ _COPIES = 3
 
 @contextmanager
 def universal_form(checkpoint: Path, state: Path, process_group: ProcessGroup) -> Iterator[Path]:
-    """Returns a context with the universal form of the state in a folder of a checkpoint. Use the context on all ranks.
+    """Returns a context that gives a folder with the universal form of the files in `state`. Use it on all ranks.
 
-    The form is in a folder of the checkpoint that exists only within the context. The leftovers of an earlier process
+    The folder is in `checkpoint`, and exists only within the context. The leftovers of an earlier process
     are deleted. Raises, on every rank alike, `ResourceExhausted` when the disk has no room for the universal form, and
     `Internal` when DeepSpeed cannot convert the state.
     """

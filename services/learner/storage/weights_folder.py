@@ -50,7 +50,7 @@ def uniform(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> Forms:
 
 
 def write_weights_folder(folder: Path, forms: Forms, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """Writes tensors into a folder, each in its form, with an index for several files. Does not sync the files.
+    """Writes each tensor in its form into a folder. Several files get an index. Does not sync the files.
 
     `tensors` yields the tensors of `forms` in the same order. Raises `OSError` when a file cannot be written.
     """

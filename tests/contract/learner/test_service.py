@@ -156,7 +156,7 @@ async def test_a_repeated_step_returns_its_result_and_is_not_applied_again(clien
 async def test_a_batch_for_another_version_is_refused(client: Client) -> None:
     version = await client.version()
     stale = replace(version, policy_version=version.policy_version + 1)
-    with pytest.raises(FailedPrecondition, match=f"the learner is at {version}") as caught:
+    with pytest.raises(FailedPrecondition, match=f"the learner has version {version}") as caught:
         await client.train(make_batch("early", stale))
     assert caught.value.reason == "VERSION_MISMATCH"
     assert (await client.train(make_batch("early", version))).applied, "a refused step may be sent again"
@@ -213,7 +213,7 @@ async def test_a_step_that_is_not_finite_is_not_applied_and_leaves_everything_as
     poisoned = [with_behavior(group, -1e30) for group in make_groups()]
     response = await client.train(make_batch("poisoned", version, groups=poisoned))
     assert not response.applied
-    assert response.skip_reason.startswith("not finite: loss ")
+    assert response.skip_reason.endswith("is not finite")
     assert version_from_wire(response.version) == version
     assert (await client.status()).num_optimizer_steps == steps
     assert np.array_equal(before, await client.logprobs(CANARY))

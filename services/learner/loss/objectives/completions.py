@@ -1,6 +1,6 @@
 """The completion of each token, and sums over completions.
 
-C tokens, S completions. Losses see whole completions, in whatever rows: no statistic of a sequence mixes them.
+C tokens, S completions. No statistic of a completion depends on the row of a token, or on other completions.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ _MIN_PROBABILITY = 1e-6
 def binary_kl(p_logprobs_C: Tensor, q_logprobs_C: Tensor) -> Tensor:
     """Computes KL(p || q) of a token against all others, [C]: p log(p / q) + (1 - p) log((1 - p) / (1 - q)) >= 0.
 
-    Probabilities are clamped to 1e-6 to 1 - 1e-6.
+    Probabilities are clamped to the range from 1e-6 to 1 - 1e-6.
     """
     p_C = torch.exp(p_logprobs_C).clamp(_MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     q_C = torch.exp(q_logprobs_C).clamp(_MIN_PROBABILITY, 1 - _MIN_PROBABILITY)

@@ -19,6 +19,6 @@ def gspo(tokens: PolicyTokens, config: LossConfig) -> PolicyLoss:
 
 
 def sequence_ratio(tokens: PolicyTokens) -> Tensor:
-    """Returns the geometric mean of the completion's ratios for each token, [C], with the gradient of its own part."""
+    """Returns for each token its completion's ratio (geometric mean), [C], with the token's part of the gradient."""
     mean_C = tokens.completions.spread(tokens.completions.mean(tokens.detached_log_ratio_C))
     return live_exp(mean_C + tokens.logprobs_C - tokens.detached_logprobs_C)

@@ -1,6 +1,6 @@
 """Kimi k1.5's objective (arXiv:2501.12599): the policy gradient with a squared penalty on the log-ratio.
 
--A log pi + tau / 2 (log pi - baseline)^2, with tau = `kimi15_tau`. verl calls it dro.
+-A log pi + tau / 2 (log pi - baseline)^2, with tau = `kimi15_tau`. verl calls this objective `dro`.
 """
 
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, policy_loss

@@ -1,7 +1,7 @@
 """SAPO (arXiv:2511.20347): a soft gate in place of the clip.
 
 -A sigmoid(tau (r - 1)) 4 / tau, with tau = `sapo_tau_positive` where A > 0 and `sapo_tau_negative` elsewhere. At r = 1
-the gradient is the plain surrogate's. As r moves away from 1, it decreases gradually.
+the gradient is the plain surrogate's. As r moves away from 1, the gradient decreases gradually.
 """
 
 import torch

@@ -65,7 +65,7 @@ def live_exp(log_C: Tensor) -> Tensor:
 
 
 def known_baseline(baseline_logprobs_C: Tensor, detached_logprobs_C: Tensor) -> Tensor:
-    """Replaces unknown (NaN) baselines by the policy itself, [C]: their ratio is 1, their gradient on-policy."""
+    """Replaces unknown (NaN) baselines by the policy itself, [C]. Then the ratio is 1 and the gradient on-policy."""
     return torch.where(torch.isnan(baseline_logprobs_C), detached_logprobs_C, baseline_logprobs_C)
 
 

@@ -1,7 +1,7 @@
 """TOPR (arXiv:2503.14286): the plain policy gradient for rewarded completions, a truncated ratio for all others.
 
-Reward above 0: -`topr_positive_weight` A log pi. Else: -`topr_negative_weight` sg(clip(r, ratio_low, ratio_high)) A log
-pi. The reward selects the branch, not the advantage.
+Reward above 0: -`topr_positive_weight` A log pi. Otherwise: -`topr_negative_weight` sg(clip(r, ratio_low, ratio_high))
+A log pi. The case depends on the reward, not on the advantage.
 """
 
 import torch

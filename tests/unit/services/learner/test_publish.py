@@ -129,7 +129,7 @@ def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() ->
         file_names=SimpleNamespace(shapes=lambda shapes: shapes),
     )
     model: Any = SimpleNamespace(dtype="bfloat16")
-    with pytest.raises(InvalidArgument, match=r"model\.path: the 47616 tensors"):
+    with pytest.raises(InvalidArgument, match=r"model\.path: .* 47616 tensors"):
         make_manifest(engine, config, model)
     fewer = {name: shapes[name] for name in list(shapes)[: 48 * 128 * 3]}
     engine.shapes = fewer

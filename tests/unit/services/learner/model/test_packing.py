@@ -108,7 +108,7 @@ def test_the_error_names_a_completion_that_cannot_be_trained_on(fields: dict[str
     [
         ({"advantage": float("nan")}, r"rollout\.advantage: group g0, sample 0 "),
         ({"advantage": float("inf")}, r"rollout\.advantage: group g0, sample 0 "),
-        ({"weight": -1.0}, r"rollout\.weight: group g0, sample 0 must be at least 0 and finite \(given: -1\.0\)"),
+        ({"weight": -1.0}, r"rollout\.weight: group g0, sample 0 has weight -1\.0; it must be at least 0"),
         ({"token_advantages": np.array([np.nan], dtype=np.float32)}, r"rollout\.token_advantages: group g0, sample 0"),
     ],
 )
@@ -122,7 +122,7 @@ def test_factors_that_are_not_numbers_are_refused(fields: dict[str, object], mes
 
 def test_only_an_objective_that_uses_rewards_requires_them() -> None:
     check_rewards(make_batch(), "ppo_clip")
-    with pytest.raises(InvalidArgument, match=r"rollout\.reward: group g0, sample 0 .*loss\.objective topr"):
+    with pytest.raises(InvalidArgument, match=r"rollout\.reward: group g0, sample 0 .*loss\.objective = topr"):
         check_rewards(make_batch(), "topr")
 
 

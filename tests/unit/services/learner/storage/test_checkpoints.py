@@ -29,7 +29,7 @@ def test_another_zero_stage_is_refused_by_name_before_the_shards_are_read(tmp_pa
         FileDigest("state/shard.pt", 2**40, "of a file that would take an hour to read"),
         FileDigest("learner.json", len(summary), hashlib.sha256(summary.encode()).hexdigest()),
     ]
-    with pytest.raises(FailedPrecondition, match=r"zero_stage 2.* 3") as caught:
+    with pytest.raises(FailedPrecondition, match=r"zero_stage = 2.* = 3") as caught:
         load_checkpoint(learner(zero_stage=3), tmp_path, "c", files=files, attempt=1)
     assert caught.value.reason == ErrorReason.OTHER_SHARDING
     assert caught.value.metadata == {"zero_stage": "2"}
