@@ -31,7 +31,7 @@ def test_only_parameters_with_a_named_prefix_are_frozen_and_left_out_of_the_opti
 @pytest.mark.parametrize(
     ("prefixes", "message"),
     [
-        (["model.layers.0.", "vision_model"], '"vision_model"; names begin with model.embed_tokens, model.layers'),
+        (["model.layers.0.", "vision_model"], '"vision_model"; use, for example, model.embed_tokens, model.layers'),
         (["lm_head"], "lm_head"),
         (["model."], "learner.freeze: model. cover every parameter of a LlamaForCausalLM"),
     ],
