@@ -103,10 +103,10 @@ class DeepSpeedEngine:
         return scored
 
     def kept_casts(self) -> AbstractContextManager[Any]:
-        """Keeps what autocast makes of the weights from row to row. The weights must not change in this context.
+        """Returns a context that keeps autocast's copies of the weights from row to row. Do not change weights in it.
 
-        Autocast drops its casts when the outermost context ends, even of a context that casts nothing. At stage 3
-        gathered parameters have their type already.
+        Autocast drops its copies when its outermost context ends. So this context encloses all rows, without a cast of
+        its own. At stage 3 there are no copies, since parameters are gathered in the right type.
         """
         return nullcontext() if self.zero_stage == 3 else torch.autocast(self.device.type, enabled=False)
 

@@ -33,7 +33,7 @@ def fuse_modules(lm: nn.Module) -> list[str]:
     try:
         import liger_kernel as liger_kernel
     except ImportError:
-        _log.warning("the package liger-kernel is not installed: norms and activations take several kernels each")
+        _log.warning("norms and activations take several kernels each: install the package liger-kernel")
         return []
     fused: dict[type, type | None] = {}
     with torch.random.fork_rng(devices=[]):

@@ -54,7 +54,7 @@ class Layout:
 
     @cached_property
     def starts_S(self) -> Tensor:
-        """The index in `gathered_T` at which each sequence starts, and T, int32."""
+        """The index in `gathered_T` at which each sequence starts, followed by T; int32."""
         lengths = [bucket.shape[1] for bucket in self.buckets for _ in bucket]
         return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=self.buckets[0].device)
 
