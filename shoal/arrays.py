@@ -1,4 +1,4 @@
-"""Types of numpy arrays, apart from shoal/rollout.py, which processes without numpy import."""
+"""Types of numpy arrays. They are not in shoal/rollout.py, because processes without numpy import that module."""
 
 import numpy as np
 import numpy.typing as npt

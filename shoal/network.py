@@ -5,7 +5,7 @@ import socket
 
 
 def address_toward(host: str, port: int) -> str:
-    """Returns this machine's address for packets to `host`, at which peers of that host can reach this machine.
+    """Returns the address from which this machine sends to `host`. That host can reach this machine at the address.
 
     Sends nothing. Raises OSError when there is no route or the name does not resolve.
     """
@@ -21,7 +21,7 @@ def host_of(address: str) -> str:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Opens a socket that listens only on the interface of `host`; on a free port if `port` is 0.
+    """Opens a socket that listens only on the interface of `host`. A `port` of 0 takes a free port.
 
     Raises OSError when the port is taken, or the host is not an address of this machine.
     """
@@ -59,7 +59,7 @@ def holder_of(port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is an address of this machine that no other machine reaches; False for other names."""
+    """Returns whether a host is a loopback address or "localhost", which no other machine reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

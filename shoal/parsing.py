@@ -34,7 +34,7 @@ class RepeatedKey(ValueError):
 
 
 def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes an object, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey`: a value would be lost."""
+    """Makes an object, as an `object_pairs_hook` of `json.loads`. Raises `RepeatedKey` for a key that occurs twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         seen: set[str] = set()
@@ -101,7 +101,7 @@ def compile_schema(schema: Any, keywords: Mapping[str, Any]) -> Any:
     referencing = importlib.import_module("referencing.jsonschema")
     registry = importlib.import_module("referencing").Registry()
     if not isinstance(schema, dict | bool):
-        raise ValueError("a schema is an object")
+        raise ValueError("a schema must be an object or a boolean")
     try:
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         kind.check_schema(schema)

@@ -49,7 +49,7 @@ MAX_WEIGHT = 1e30
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """A verifier for each completion of a prompt, with the verifier's label."""
+    """A verifier that scores each completion of a prompt, and the label that it compares with."""
 
     verifier: str
     label: Any
@@ -145,7 +145,7 @@ class Completion:
     """The log-probability of each token, [T], under the distribution from which the token was drawn; NaN if unknown."""
     finish_reason: FinishReason
     version_spans: tuple[VersionSpan, ...]
-    """The weights' versions, in order. The spans cover 0..T without gaps; in an episode exactly the sampled tokens."""
+    """The versions of the weights, in order. The spans cover 0..T without gaps, or the sampled tokens of an episode."""
     seed: int
     text: str = ""
     loss_mask: "BoolArray | None" = None

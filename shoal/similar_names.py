@@ -1,4 +1,4 @@
-"""Names that may be meant by a name that does not exist."""
+"""Finds the known names that an unknown name may mean."""
 
 import difflib
 from collections.abc import Iterable

@@ -161,7 +161,7 @@ def _template(tokenizer: Any, *, has_tools: bool) -> str:
     if isinstance(template, dict) and "default" not in template and not (has_tools and "tool_use" in template):
         raise InvalidArgument(
             f"model.chat_template: the tokenizer has several chat templates, {', '.join(template)}, and none is its "
-            "default; set the text of one"
+            "default; set model.chat_template to the text of one of them"
         )
     return str(template if isinstance(template, str) else tokenizer.get_chat_template(tools=[] if has_tools else None))
 

@@ -51,8 +51,8 @@ def _outcome(given: Mapping[str, Any], messages: Any, begins_turn: bool, tools: 
     except Exception as error:  # A template is a program: it may raise anything.
         return {"refusal": str(error) or type(error).__name__}
     num_chars = sum(len(message["content"]) for message in messages) + (len(json.dumps(tools)) if tools else 0)
-    if len(text) > given["max_chars"] + given["max_growth"] * num_chars:
-        return {"problem": f"writes {len(text)} characters, but the limit is {num_chars}"}
+    if len(text) > (limit := given["max_chars"] + given["max_growth"] * num_chars):
+        return {"problem": f"writes {len(text)} characters, but the limit is {limit}"}
     return {"text": text}
 
 

@@ -22,8 +22,8 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
     `changes` has the fields to change, nested as in the configuration; null means a field's default. If
     `run.num_steps`, `run.total_episodes` or `run.total_epochs` changes, the changed field replaces the other two.
 
-    Raises `InvalidArgument` for invalid values, fields that a resume keeps, and a new step size if episodes are
-    counted.
+    Raises `InvalidArgument` for invalid values, for fields that a resume keeps, and for a new step size if the length
+    of the run is given in episodes or epochs.
     """
     changed = merged_config(config, changes)
     _check_step_size(config, changed)
@@ -37,7 +37,7 @@ def changed_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> Ru
 
 
 def merged_config(config: RunConfig, changes: Mapping[str, Any] | Struct) -> RunConfig:
-    """Returns a configuration with changes. The changes have the form of `changed_config`'s, but any field may change.
+    """Returns a configuration with changes in the form that `changed_config` takes. Any field may change.
 
     Raises `InvalidArgument` for values that are not valid.
     """
@@ -96,7 +96,7 @@ def _check_step_size(config: RunConfig, changed: RunConfig) -> None:
         if before != after and length is not None:
             reason = (
                 f"a resume that changes {what} ({before} -> {after}) needs run.num_steps: {counts}. Give the total "
-                "number of steps of the run, with the steps already taken"
+                "number of steps of the run, including the steps already taken"
             )
             raise InvalidArgument(reason, violations=[FieldViolation(field="run.num_steps", description=reason)])
 
@@ -116,7 +116,7 @@ def _refusal(refused: Mapping[str, str]) -> str:
     kept = [f"\n  {', '.join(names)}: {reason}" for reason, names in others.items()]
     return (
         f"a resumed run cannot change:{''.join(lines)}\nstart a new run to change these fields, for example from "
-        f"this run's exported model. Every field may change except:{''.join(kept)}"
+        f"this run's exported model. A resumed run can change every field except:{''.join(kept)}"
     )
 
 

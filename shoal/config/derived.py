@@ -41,7 +41,7 @@ def derived_values(config: RunConfig) -> dict[str, Any]:
 
 
 def max_step_bytes(config: RunConfig) -> int:
-    """Returns the largest size in bytes of a train step that the learner accepts: twice its groups at full length."""
+    """Returns the most bytes of a train step that the learner accepts: twice the size of its groups at full length."""
     grpo, sampling = config.grpo, config.sampling
     completion = sampling.max_completion_tokens * (_TOKEN_BYTES + _support_bytes(sampling.top_k))
     num_messages = 1 + grpo.groups_per_step + grpo.completions_per_step

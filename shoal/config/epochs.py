@@ -11,9 +11,9 @@ from shoal.quantities import counted
 def with_counted_steps(config: RunConfig, num_prompts: int) -> RunConfig:
     """Returns the configuration. If it has `run.total_epochs`, `run.num_steps` is computed from the data.
 
-    A pass has all whole batches of prompts in the data, as in other trainers; the next begins with the prompts left.
+    A pass has as many whole batches as the data, as in other trainers. The next pass begins with the prompts left over.
 
-    Raises `InvalidArgument` for data of less than one batch, and if `run.num_steps` has another number.
+    Raises `InvalidArgument` for data of less than one batch, and if `run.num_steps` is set to a different number.
     """
     if config.run.total_epochs is None:
         return config

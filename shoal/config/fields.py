@@ -12,7 +12,7 @@ _MAY_HOLD_KEYS = tuple([table, field] for table in ("judge", "model") for field 
 
 
 def all_fields(section: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the dotted names of all fields of a configuration file; of tables with free names only their own."""
+    """Returns the dotted names of all fields of a configuration file, without fields under names that users choose."""
     names = []
     for name, field in section.model_fields.items():
         names.append(f"{prefix}{name}")
@@ -40,7 +40,7 @@ def takes_as_text(location: Sequence[str], value: Any) -> bool:
 
 
 def annotation_at(location: Sequence[str]) -> Any:
-    """Returns the type of the field at a location in RunConfig, or of a list's or table's item there, or None."""
+    """Returns the type of a field of RunConfig, or of a list's or table's item, by its location, or None."""
     section = _section_at(location[:-1])
     if section is not None:
         field = section.model_fields.get(location[-1])
@@ -55,7 +55,7 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def listed(value: Any, location: Sequence[str] = ()) -> Any:
-    """Returns values with lists where overrides named all items of a list of RunConfig: {"0": x} becomes [x]."""
+    """Turns a table with which overrides set all items of a list of RunConfig into a list: {"0": x} becomes [x]."""
     if not isinstance(value, Mapping):
         return value
     items = {str(key): listed(item, [*location, str(key)]) for key, item in value.items()}

@@ -63,9 +63,9 @@ def _check_algorithm(config: RunTables) -> None:
     ):
         if is_on and config.reward.shapes:
             raise ValueError(
-                f"{name} uses the verifiers' values one by one, before [reward] combines them: leave "
-                "reward.verification_reward, format, style, overlong, length, cosine, repetition and the others at "
-                "their defaults, and name r1_format, soft_overlong or repetition_penalty as verifiers in the data"
+                f"{name} uses the verifiers' values one by one, before [reward] combines them: leave the fields of "
+                "[reward] that change the sum (verification_reward, format, overlong, length and others) at their "
+                "defaults, and name r1_format, soft_overlong or repetition_penalty as verifiers in the data instead"
             )
     if config.correction.is_on and config.loss.baseline == "behavior":
         raise ValueError(
@@ -86,7 +86,7 @@ def _check_overlong(config: RunTables) -> None:
 
 
 def _check_best_metrics(config: RunTables) -> None:
-    """Raises `ValueError` if a metric of evaluations keeps checkpoints or exports that are not evaluated."""
+    """Raises `ValueError` if a metric of evaluations chooses among checkpoints or exports that are not evaluated."""
     settings, evaluation = config.checkpoint, config.evaluation
     for name, metric, every_steps, kind in (
         ("best_metric", settings.best_metric, settings.every_steps, "every_steps"),
@@ -145,7 +145,7 @@ def _check_adapters(config: RunTables) -> None:
         f"learner.lora.rank {lora.rank}: vLLM takes at most {ADAPTER_RANKS[-1]}": lora.rank > ADAPTER_RANKS[-1],
         f'learner.lora.quantization "{lora.quantization}": the adapters belong to the quantized model, but '
         "generators have the original model": lora.quantization != "none",
-        "generator.keep_stale_kv: each completion keeps its version and its cache": generator.keep_stale_kv,
+        "generator.keep_stale_kv: each completion keeps its version and cache anyway": generator.keep_stale_kv,
         "weights.backend nccl: adapters are received while the engine's own NCCL is in use": weights.backend == "nccl",
     }
     for reason, is_so in unfit.items():
@@ -166,8 +166,8 @@ def _check_deterministic(config: RunTables) -> None:
         ),
         f"grpo.max_staleness 0 (it is {config.grpo.max_staleness}): above 0, completions get new weights at a "
         "moment that differs between runs": config.grpo.max_staleness > 0,
-        f"environments.max_episodes {_num_episodes(config)} for every environment, the number of episodes that are "
-        "played at the same time: an episode takes its turns together with all other episodes": any(
+        f"environments.max_episodes of at least {_num_episodes(config)} for every environment: so many episodes may be "
+        "under way at the same time, and all of them must take their turns together": any(
             environment.max_episodes < _num_episodes(config) for environment in config.environments
         ),
         f'generator.dtype "float32" (it is "{generator.dtype}")': generator.dtype != "float32",
@@ -232,8 +232,8 @@ def _check_episodes(config: RunTables) -> None:
     ):
         raise ValueError(
             'episodes.turn_rewards "tokens" compares the rewards of single turns, but advantage.baseline '
-            f"{advantage.baseline!r} and scale {advantage.scale!r} do not compare these rewards: use baseline "
-            "group_mean, or turn_rewards sum"
+            f"{advantage.baseline!r} with scale {advantage.scale!r} does not compare these rewards: use baseline "
+            '"group_mean" and a scale other than "running_std", or turn_rewards "sum"'
         )
 
 

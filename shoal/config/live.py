@@ -48,7 +48,7 @@ def updated_config(config: RunConfig, changes: Mapping[str, Any] | Struct, mask:
 def check_live(config: RunConfig, changed: RunConfig) -> None:
     """Raises `InvalidArgument` if two configurations differ in a field that cannot change in an active run."""
     fields = changed_fields(config, changed)
-    fixed = {name: f"no run changes this field: {why}" for name in fields if (why := why_fixed(name, changed))}
+    fixed = {name: f"is fixed for the whole run: {why}" for name in fields if (why := why_fixed(name, changed))}
     resumed = {name: "changes only when the run is resumed" for name in fields if when_live(name) is None}
     if changed.kl.needs_reference != config.kl.needs_reference:
         resumed["kl.coef"] = "a change loads or drops the reference policy, which only a resume can do"
@@ -69,8 +69,8 @@ def _refusal(refused: Mapping[str, str], fixed: Mapping[str, str]) -> str:
     told = [f"to change {', '.join(sorted(names))}, {cure}" for names, cure in cures if names]
     known = ", ".join(name for name, _ in live_fields())
     return (
-        f"an active run cannot change:{''.join(lines)}\n{'; '.join(told)}. While a run is active, these may change: "
-        f"{known}"
+        f"an active run cannot change:{''.join(lines)}\n{'; '.join(told)}. While a run is active, only these "
+        f"fields may change: {known}"
     )
 
 
@@ -99,7 +99,7 @@ def only_at_once(config: RunConfig, changed: RunConfig) -> RunConfig:
 
 
 def without_at_once(config: RunConfig) -> RunConfig:
-    """Returns `config` with defaults for the fields that change immediately, which no worker reads."""
+    """Returns `config` with defaults for the fields that change at once. No worker reads these fields."""
     for name, live in live_fields():
         if live.when == "at once":
             section, field = name.split(".")

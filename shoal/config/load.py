@@ -26,9 +26,9 @@ from shoal.paths import why_unread
 from shoal.similar_names import similar_names
 
 UNKNOWN_KEY = "unknown key"
-"""The beginning of the description of a violation if no field has the name."""
+"""The first words of the description of a violation if no field has the given name."""
 _NEAR, _NEAR_TABLE = 0.6, 0.7
-"""The least likeness of a suggested name of a field, and of a table: few unknown tables are misspelled."""
+"""The least similarity of a suggested name of a field, and of a table. Few names of unknown tables are misspelled."""
 _MAX_ELSEWHERE = 3
 _MAX_NUMBER = 2**53
 """The largest whole number: numbers travel as doubles, which represent no larger whole number exactly."""
@@ -124,7 +124,7 @@ def _item(table: Any, part: str, name: str) -> Any:
 def list_index(table: list[Any], part: str, name: str) -> int:
     """Reads an index into a list. Raises `InvalidArgument`, with the list's name, for any other text."""
     if not part.isdecimal() or int(part) >= len(table):
-        raise InvalidArgument(f"--set {name}: {part!r} is no index into a list of {len(table)} items")
+        raise InvalidArgument(f"--set {name}: {part!r} must be an index (from 0) into a list of {len(table)} items")
     return int(part)
 
 

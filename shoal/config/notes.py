@@ -123,5 +123,5 @@ def _signal_of_wrong_answers(config: RunConfig) -> list[str]:
         f"{' and '.join(found)}: a group whose completions are all wrong still has a "
         "signal from this part of the reward, so the group is trained on"
         f"{' and not replaced by active_sampling' if grpo.active_sampling else ''}; grpo.difficulty_low = 0 leaves "
-        'such groups out, and grpo.filter_groups_by = "correct" also groups that are all right'
+        'out such groups, and grpo.filter_groups_by = "correct" also leaves out groups that are all right'
     ]

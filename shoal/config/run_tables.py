@@ -62,7 +62,7 @@ class RunTables(Section):
 
     @property
     def loads_reference(self) -> bool:
-        """Whether the learner loads a second model as the reference. Adapters use the frozen model."""
+        """Whether the learner loads a second model as the reference. With adapters the frozen model serves as one."""
         return self.kl.needs_reference and not self.learner.lora.is_on
 
     @property

@@ -46,8 +46,8 @@ def load_prompts(
 
     `reward` gives the names and weights of verifiers. `known_verifiers` and `known_environments` are the names that
     rows may use; None allows any verifier. With `tokenizer` the model's tokenizer is not loaded again. The chat
-    template sees `time_s` as the current time. If a row gives several prompts, for example because a file is in two
-    sources or in `beside`, the ids of the prompts differ: "q.jsonl#2:6" is another prompt of the row of "q.jsonl:6".
+    template sees `time_s` as the current time. If a row gives different prompts, for example because another
+    source or a prompt in `beside` has the same file, their ids differ: "q.jsonl#2:6" is of the same row as "q.jsonl:6".
 
     Raises `InvalidArgument` for an empty source, a malformed row (with file and line), an unknown verifier or
     environment, a failing chat template, and when every prompt is too long.
@@ -104,8 +104,8 @@ def first_conversations(
     reward: RewardConfig,
     known_environments: Collection[str] = (),
 ) -> dict[str, Conversation]:
-    """Returns the first conversation that names each of `verifiers`, without verifiers that no row names. Needs no
-    tokenizer. Raises the errors of `load_prompts` for the rows that are read."""
+    """Returns for each of `verifiers` the first conversation that names it, if there is one. Needs no tokenizer.
+    Raises the errors of `load_prompts` for the rows that are read."""
     found: dict[str, Conversation] = {}
     for source in sources:
         for row in _read(source).rows:

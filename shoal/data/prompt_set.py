@@ -37,7 +37,7 @@ class PromptSet:
         return len(self.prompts)
 
     def at(self, position: int) -> Prompt:
-        """Returns the prompt at a position (from 0) of the endless order, by the seed and the position alone."""
+        """Returns the prompt at a position (from 0) of the endless order, which depends only on the seed."""
         if position < 0:
             raise ValueError(f"position must be at least 0 (given: {position})")
         number_of_pass, index = divmod(position, len(self.prompts))
@@ -65,7 +65,7 @@ class HeldOut:
     num_wanted: int = 0
     """The number of questions that `evaluation.num_prompts` asks for."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """The number of questions that were omitted before the last question that is asked, by the one reason of each."""
+    """The number of questions omitted for each reason, before the last question that is asked."""
 
     def without(self, reason: str, prompt_ids: Collection[str]) -> "HeldOut":
         """Omits the questions with the given ids, for a reason."""

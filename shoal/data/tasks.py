@@ -74,8 +74,8 @@ def _arithmetic(source: SourceConfig) -> Iterator[dict[str, Any]]:
     base = largest + 1
     if source.task_size > base * base:
         raise InvalidArgument(
-            f"task arithmetic: max_operand {largest} gives only {base * base} different questions; "
-            f"task_size is {source.task_size}"
+            f"task arithmetic: max_operand {largest} gives only {base * base} different questions, but task_size is "
+            f"{source.task_size}: lower task_size, or raise max_operand"
         )
     for pair in draw_distinct(f"arithmetic:{source.task_seed}", base * base, source.task_size):
         first, second = divmod(pair, base)
@@ -88,7 +88,7 @@ def _multiplication(source: SourceConfig) -> Iterator[dict[str, Any]]:
     if source.task_options:
         raise InvalidArgument(f"task multiplication has no options (given: {sorted(source.task_options)[0]!r})")
     if source.task_size > 90 * 90:
-        raise InvalidArgument(f"task multiplication has {90 * 90} different questions; task_size is {source.task_size}")
+        raise InvalidArgument(f"task multiplication has 8100 different questions: lower task_size ({source.task_size})")
     for pair in draw_distinct(f"multiplication:{source.task_seed}", 90 * 90, source.task_size):
         a, b = 10 + pair // 90, 10 + pair % 90
         values: dict[str, Any] = {

@@ -131,7 +131,7 @@ class Environment:
         return self.call_tools(turn)
 
     def close(self) -> Any:
-        """Frees the episode's resources. Called once for every end of the episode, unless its process dies."""
+        """Frees the episode's resources. Called once, however the episode ends, unless its process dies."""
 
     def unavailable(self) -> str:
         """Returns why the environment cannot work on this machine; empty if it can. Called before all episodes."""
@@ -166,7 +166,7 @@ class Environment:
 
 
 async def awaited(value: Any) -> Any:
-    """Returns what a method returned that may be `async`."""
+    """Returns the result of a method that may be `async`."""
     return await value if inspect.isawaitable(value) else value
 
 

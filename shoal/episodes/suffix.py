@@ -273,7 +273,7 @@ class TurnRenderer:
             return text
         roles = ", ".join(str(message["role"]) for message in messages)
         why = f"refuses messages of the roles {roles}: {text.refusal}" if text.refusal else text.why
-        raise InvalidArgument(f"model.chat_template: it {why}")
+        raise InvalidArgument(f"model.chat_template: the template {why}")
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], begins_turn: bool) -> str | Unrendered:
         [outcome] = self._template.render([Dialogue(messages, begins_turn, self._tools)])

@@ -46,7 +46,7 @@ class Difference:
 
 
 def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
-    """Returns turns with which a chat template is tried: calls of the first tool, or talk with the user."""
+    """Returns turns for trials of a chat template: calls of the first tool, or talk with a user if there is no tool."""
     if not tools:
         return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
     turns = []

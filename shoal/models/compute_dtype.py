@@ -8,7 +8,7 @@ _log = logging.getLogger(__name__)
 
 
 def settled_dtype(field: str, asked: str, usual: str, *, on_cpu: bool) -> str:
-    """Returns the type that a field asks for: with "auto" `usual`, or float32 on a CPU without instructions for it.
+    """Returns the type that a field asks for. "auto" means `usual`, or float32 on a CPU without instructions for it.
 
     torch computes a type without instructions in software: bfloat16 took 116 times as long as float32 on a CPU that has
     only AVX2. A field that names a type without instructions gets this type, with a warning.
@@ -37,7 +37,7 @@ def has_instructions(dtype: str) -> bool:
 
 
 def published_dtype(config: RunConfig, model_dtype: str, learner_dtype: str, *, on_cpu: bool) -> str:
-    """Returns the type of the tensors that the learner sends, where its own forward pass computes in `learner_dtype`.
+    """Returns the type of the tensors that the learner sends if its own forward pass computes in `learner_dtype`.
 
     bfloat16 drops most of what a step adds to a weight. A learner that computes in bfloat16 rounds its float32 weights
     in every forward pass, so an engine with the weights not rounded would sample from another policy: the difference
@@ -63,7 +63,7 @@ def export_dtype(config: RunConfig, model_dtype: str, learner_dtype: str, *, on_
 
 
 def _sampled_dtype(config: RunConfig, model_dtype: str, *, on_cpu: bool) -> str:
-    """Returns the type of the generators' weights. If it is open, they are assumed to choose as this machine would."""
+    """Returns the type of the generators' weights. If it is open, assumes that they choose as this machine would."""
     if config.generator.dtype != "auto":
         return config.generator.dtype
     return settled_dtype("generator.dtype", "auto", model_dtype, on_cpu=on_cpu)

@@ -21,7 +21,7 @@ def head_sizes(config: Any) -> list[int]:
 
 
 def check_heads(num_heads: int, size: int) -> None:
-    """Raises `InvalidArgument` when the heads cannot be split evenly."""
+    """Raises `InvalidArgument` when the heads cannot be divided evenly among `size` ranks."""
     if num_heads % size:
         fitting = ", ".join(str(number) for number in range(1, num_heads + 1) if num_heads % number == 0)
         raise InvalidArgument(

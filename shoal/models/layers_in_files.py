@@ -1,7 +1,7 @@
 """The linear layers of a model, by the names of the tensors in its files, without torch.
 
 The method works for architectures whose modules have the names of their tensors, even after transformers has loaded the
-model. They are listed here, and a test compares each with the model that transformers builds. In other architectures
+model. These are listed here, and a test compares each with the model that transformers builds. In other architectures
 transformers renames or fuses tensors (its `conversion_mapping`), or the layers are not `nn.Linear` (GPT-2).
 """
 

@@ -17,11 +17,11 @@ _SNAPSHOTS = "snapshots"
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file that a model is loaded from, by name; for a model of the hub the commit.
+    """Returns the SHA-256 of each file that a model is loaded from, by name; for a hub model, its commit.
 
-    If a model has more than 512 MiB, files above 16 MiB are sampled: their size, the names, types and shapes of their
-    tensors, and 256 evenly spread blocks of 64 KiB. So only 16 MiB of each large file are read. Training changes every
-    tensor, so training is noticed. A change of a few values between the blocks is not noticed.
+    If a model has more than 512 MiB, the digest of a file above 16 MiB covers only its size, the names, types and
+    shapes of its tensors, and 256 evenly spread blocks of 64 KiB, 16 MiB in total. Training changes every tensor, so
+    training is noticed. A change of a few values between the blocks is not noticed.
     """
     if folder.parent.name == _SNAPSHOTS:
         return {"revision": folder.name}

@@ -312,7 +312,7 @@ def check_tokenizer_fits(tokenizer: Any, description: ModelDescription) -> None:
 
 def stop_token_ids(model: ModelConfig, tokenizer: Any) -> tuple[int, ...]:
     """Returns the tokens that end a completion, without repeats: the end of sequence of the tokenizer and of the model,
-    and the chat template's end of an answer, if this is a token. Otherwise a model would speak for both sides."""
+    and the chat template's end of an answer, if it is a token. Without these a model would speak for both sides."""
     from_model = model_config(model.path, model.revision).eos_token_ids
     of_template = end_of_answer(tokenizer, model.chat_template_kwargs)
     return tuple(dict.fromkeys([*_ids(tokenizer.eos_token_id), *from_model, *_ids(of_template)]))

@@ -7,7 +7,7 @@ _log = logging.getLogger(__name__)
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why transformers cannot load a model or tokenizer, in its words, unless these ask for trust in code."""
+    """Returns why transformers cannot load a model or tokenizer, in Shoal's words if it asks to trust code."""
     text = str(error).strip() or type(error).__name__
     if "trust_remote_code" not in text:
         return text

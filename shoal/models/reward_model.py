@@ -36,7 +36,7 @@ class RewardModelDescription:
 def describe_reward_model(config: RewardModelConfig, *, weights: bool = True) -> RewardModelDescription:
     """Finds or downloads the model of `reward.model.path`, and reads everything but its weights.
 
-    Raises `InvalidArgument` without a model, a head that classifies, a label for the reward, or a chat template.
+    Raises `InvalidArgument` if the model, its classification head, the reward's label or a chat template is missing.
     """
     folder = resolve_model(config.path, config.revision, weights=weights, field=_PATH)
     values = read_json(folder / "config.json", field=_PATH)
@@ -107,12 +107,12 @@ def _check_special_tokens(config: RewardModelConfig, tokenizer: Any, text: str) 
     wanted = tokenizer("", add_special_tokens=True)["input_ids"][:1]
     if tokenizer.cls_token_id in wanted and token_ids[:1] != wanted:
         raise InvalidArgument(
-            f"reward.model.add_special_tokens: false, but an input of {config.path} begins with {tokenizer.cls_token}, "
+            f"reward.model.add_special_tokens is false, but inputs of {config.path} begin with {tokenizer.cls_token}, "
             "which the chat template does not write; set the field to true"
         )
     if config.add_special_tokens and wanted and token_ids[:2] == wanted * 2:
         raise InvalidArgument(
-            f"reward.model.add_special_tokens: true, but the chat template writes {tokenizer.decode(wanted)} itself, "
+            f"reward.model.add_special_tokens is true, but the chat template writes {tokenizer.decode(wanted)} itself, "
             "so these tokens would appear twice; set the field to false"
         )
 

@@ -26,7 +26,7 @@ class OperatorCall:
     rpc: str
     """The name of the rpc, without the service: "StopRun"."""
     run_id: str
-    """The run that the request names, or else the response; empty if neither does, or if the caller is refused."""
+    """The id of the run, from the request or else from the response; empty if neither has it or the call is refused."""
     caller: Caller | None
     """The caller; None if the server does not know the caller, or does not check callers."""
     peer: str

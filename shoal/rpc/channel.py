@@ -22,12 +22,12 @@ _COORDINATOR = "shoal.v1.CoordinatorService"
 def connect(address: str, service_full_name: str, credentials: auth.Credentials | None = None) -> grpc.aio.Channel:
     """Opens a channel to the service ("shoal.v1.RewardService") at `address` ("host:port").
 
-    The first call connects, and a lost connection is restored as often as necessary. Every call needs a `timeout`;
-    ValueError names the method of a call without one. Stubs on the channel raise `shoal.errors`, for unary and
-    streaming calls. Calls that are safe to retry are retried while the peer is UNAVAILABLE (`shoal.rpc.retries`).
+    The first call connects, and a lost connection is restored as often as necessary. A call without a `timeout` raises
+    ValueError, which names the method. Stubs on the channel raise `shoal.errors`, for unary and streaming calls. Calls
+    that are safe to retry are retried while the peer is UNAVAILABLE (`shoal.rpc.retries`).
 
-    `credentials` are by default the credentials of the process. Under TLS the certificate of the coordinator must have
-    the host of `address`, a worker's the name WORKER_NAME. New calls use renewed certificates and tokens.
+    `credentials` are by default the credentials of the process. Under TLS a coordinator's certificate must name the
+    host of `address`, and a worker's must name WORKER_NAME. New calls use renewed certificates and tokens.
 
     Raises `FailedPrecondition` (CREDENTIALS) if a token would leave this machine without TLS.
     """
@@ -45,7 +45,7 @@ def connect(address: str, service_full_name: str, credentials: auth.Credentials 
 
 
 class Connection:
-    """A gRPC channel, with its first credentials. The channel closes when it is retired and its last call has ended."""
+    """A gRPC channel with fixed credentials. The channel closes when it is retired and its last call has ended."""
 
     def __init__(self, inner: grpc.aio.Channel) -> None:
         self.inner = inner

@@ -191,7 +191,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             return
         if self._num_calls[method] >= limit:
             raise ResourceExhausted(
-                f"{method}: the service already has {limit} such calls in progress, its maximum; call again later",
+                f"{method}: the service has {limit} calls of this method in progress, its maximum; call again later",
                 reason=ErrorReason.TOO_MANY_CALLS,
                 metadata={"max_calls": str(limit)},
                 retry_after_s=_RETRY_AFTER_S,

@@ -20,7 +20,7 @@ CALLS: Mapping[str, int] = {
     # Open to callers without credentials.
     "/grpc.health.v1.Health/Watch": 256,
 }
-"""The most concurrent calls of each method whose number of calls depends on the load, or that takes much memory.
+"""The most concurrent calls of each method that takes much memory, or that is called more often under more load.
 
 Other methods control or describe the service, and must reach a busy service: heartbeats, status, pause, new weights.
 """

@@ -4,7 +4,7 @@ MAX_MESSAGE_BYTES = 4 << 20
 """The size of the largest message: gRPC's default, so that any client can call. Larger data is streamed."""
 
 MAX_METADATA_BYTES = 256 << 10
-"""The size of the largest headers or trailers. With gRPC's 8 KiB an error about size would replace long errors."""
+"""The size of the largest headers or trailers. At gRPC's default, 8 KiB, an error about size replaces a long error."""
 
 _KEEPALIVE_TIME_S = 30
 _KEEPALIVE_TIMEOUT_S = 10

@@ -37,7 +37,7 @@ _WARN_S = 1.0
 class RpcServer:
     """A gRPC server with health, reflection, channelz, and the interceptor of all services.
 
-    Health: "" is SERVING while the process is alive (liveness), a service's full name after `set_serving` (readiness).
+    Health of "" is SERVING while the process is alive. The health of a service's full name follows `set_serving`.
     Servicers raise `shoal.errors`; streaming handlers are async generators. `limits` bounds what callers use at once.
 
     `credentials`, by default the credentials of the process, decide who may connect, and which methods a caller may
@@ -128,9 +128,7 @@ class RpcServer:
                 "add --tls-dir, or listen on 127.0.0.1",
                 reason=ErrorReason.CREDENTIALS,
             )
-        _log.warning(
-            "everybody on the network may call this service: there is no --tls-dir", extra={"listen": self._listen}
-        )
+        _log.warning("everybody on the network may call this service: set --tls-dir", extra={"listen": self._listen})
 
     def _add_port(self, server: grpc.aio.Server) -> int:
         tls = self._credentials.tls
@@ -208,7 +206,7 @@ def _listen_error(listen: str) -> FailedPrecondition | InvalidArgument:
 
 
 async def watch_lag() -> None:
-    """Measures the lag of the loop forever. Warns above one second: the loop then runs work for a thread."""
+    """Measures the lag of the loop forever. Warns above one second: the loop then runs work that needs a thread."""
     while True:
         began = time.monotonic()
         await asyncio.sleep(_PROBE_S)

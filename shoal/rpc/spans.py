@@ -1,7 +1,7 @@
 """Spans of calls, for clients and servers.
 
 OpenTelemetry's interceptors for `grpc.aio` leave the spans of canceled calls open and leave the spans of failed calls
-without a status. The interceptors also log an error for each canceled stream. This module replaces what Shoal needs.
+without a status. The interceptors also log an error for each canceled stream. This module replaces them.
 """
 
 import grpc

@@ -171,8 +171,8 @@ def engine_bytes(config: RunConfig) -> int:
 def generator_memory(config: RunConfig, shape: ModelShape, *, num_sequences: int | None = None) -> Memory:
     """Estimates the memory of one engine: weights, and a key-value cache for `num_sequences` whole completions.
 
-    By default as many completions as are decoded at once. Types are the engine's. Parallelism divides weights and
-    cache. A forward pass adds its activations, and sampling adds float32 logits, their logarithms and their order.
+    By default these are the completions that are decoded at once. Types are the engine's. Parallelism divides weights
+    and cache. A forward pass adds its activations, and sampling adds float32 logits, their logarithms and their order.
     """
     num_bytes = engine_bytes(config)
     shards = config.generator.tensor_parallel_size * config.generator.pipeline_parallel_size

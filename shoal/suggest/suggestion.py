@@ -39,8 +39,8 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     """Chooses a configuration, and estimates the time of a step at these rates.
 
     Starts from the task's values. Below 24 GB the group is halved and the number of groups is doubled, so that a step
-    still has the same number of completions. Then the least sharding that fits is chosen. It first tries all services
-    on one GPU, then one learner rank. On GPUs below 24 GB it also tries adapters on a frozen model, finally in 4 bits.
+    still has the same number of completions. Then the least sharding that fits is chosen. The search tries first all
+    services on one GPU, then one learner rank. Below 24 GB it also tries adapters on a frozen model, finally in 4 bits.
     The last choice is the fewest ZeRO 3 learner ranks. Generators get as much tensor parallelism as the weights need.
 
     Raises `InvalidArgument` for an unknown task, a model of unknown size, and a model that does not fit.
@@ -132,7 +132,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         put(name, value, reasons[name])
     if shares:
         put("grpo.max_staleness", 0, "on one GPU sampling and training take turns, so a higher value gains nothing")
-        put("generator.sleep_while_training", True, "the learner needs its memory meanwhile")
+        put("generator.sleep_while_training", True, "the learner needs the engine's memory while it trains")
         put("generator.gpu_memory_utilization", 0.5, "replaced below by the remaining memory")
     else:
         put("grpo.max_staleness", 1, "sampling continues while the learner trains")

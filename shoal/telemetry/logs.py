@@ -11,7 +11,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record: `time`, `level`, `service`, `event`, `logger`, the trace if there is one, fields of `extra=`.
+    """Formats a record: `time`, `level`, `service`, `event`, `logger`, the trace if any, and the fields of `extra=`.
 
     The event is the logged text. If `extra=` has an `event`, that is the event, and the logged text is the `message`.
 

@@ -211,8 +211,8 @@ TIME = MetricSection(
     SEEN(
         "usage/kv_cache",
         "share",
-        "key-value cache in use; mean over the generators and their heartbeats since the last step (every 3 s, each "
-        "of the seconds before it), or the value of the last heartbeat",
+        "key-value cache in use: mean over the generators, each with the mean of its heartbeats since the last step, "
+        "or else its last heartbeat; a heartbeat (every 3 s) reports the mean over the seconds before it",
     ),
 )
 

@@ -44,7 +44,7 @@ def setup(
     and the ledger contain. `OTEL_EXPORTER_OTLP_ENDPOINT` exports spans and metrics. `metrics_port` serves Prometheus on
     the interface of `metrics_host` (0 takes a free port, which the log names). Logs go to stderr, or to `log_file`.
 
-    Raises `FailedPrecondition` (PORT_IN_USE, LOG_FILE) and `InvalidArgument` (`SHOAL_LOG_LEVEL`, OTLP not by gRPC).
+    Raises `FailedPrecondition` (PORT_IN_USE, LOG_FILE) and `InvalidArgument` (`SHOAL_LOG_LEVEL`, OTLP without gRPC).
     """
     if _providers:
         return

@@ -24,7 +24,7 @@ def traceparent_of(span: Span) -> str:
 
 
 def context_from(traceparent: str) -> Context:
-    """Returns a context whose new spans are children of `traceparent`; an empty context if it is empty or malformed."""
+    """Returns a context for children of the span `traceparent`; an empty context if the text is empty or malformed."""
     return _PROPAGATOR.extract({"traceparent": traceparent}, Context())
 
 
@@ -37,7 +37,7 @@ def trace_id_of(span: Span) -> str:
 def span(name: str, *, parent: str | None = None, **attributes: AttributeValue) -> Iterator[Span]:
     """Opens a span and makes it current. An exception marks it as failed and propagates.
 
-    `parent` is a traceparent; None continues the current span, and an empty text starts a new trace. Attributes are
+    `parent` is a traceparent. None means the current span, and an empty text starts a new trace. Attributes are
     exported under "shoal.": `span(names.GROUP_SAMPLE, parent=group.traceparent, group_id="g17")`.
     """
     with TRACER.start_as_current_span(
@@ -53,7 +53,7 @@ def past_span(
 ) -> str:
     """Adds a span that has ended to the trace of `parent`, and returns its traceparent.
 
-    Use it for work of many traces, such as a train step, and for work whose duration another process reports.
+    Use it for work that belongs to many traces, such as a train step, and for work that another process has timed.
     """
     end_ns = time.time_ns() - round(ended_s_ago * 1e9)
     opened = TRACER.start_span(

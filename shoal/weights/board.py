@@ -1,4 +1,4 @@
-"""Messages between the members of a weight group, apart from tensors: keys of the epoch in the group's store."""
+"""Messages between the members of a weight group, except tensors. The group's store has them as keys of its epoch."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def open_store(host: str, port: int, *, timeout_s: float) -> "TCPStore":
 def serve_store(host: str | None, port: int, *, timeout_s: float) -> "TCPStore":
     """Serves the store through which a group forms, in rank 0 of the learner. A `port` of 0 takes a free port.
 
-    The store listens on the interface of `host`, or on every one for None. Raises `Unavailable` for a taken port.
+    The store listens on the interface of `host`; on all if `host` is None. Raises `Unavailable` if the port is taken.
     """
     if host is None:
         return _open("127.0.0.1", port, "opened", timeout_s, is_master=True)

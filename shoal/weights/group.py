@@ -126,10 +126,8 @@ class BroadcastGroup:
         self.close()
 
     def missing_after_abort(self) -> dict[str, str]:
-        """Waits a moment until the others have left an aborted group. Returns metadata that names the members that
-        stay.
-
-        The metadata is empty if all stay, since then the fault may be in this process.
+        """Waits a moment for the other members to leave an aborted group. Returns metadata that names the members that
+        have not left; empty metadata if none has left, since the fault may then be in this process.
         """
         others = range(1, self.rendezvous.world_size)
         deadline = time.monotonic() + _ROLL_CALL_S
@@ -162,8 +160,8 @@ class BroadcastGroup:
 
     def _too_slow(self, doing: str, missing: Sequence[int] = ()) -> DeadlineExceeded:
         return DeadlineExceeded(
-            f"weight group of epoch {self.rendezvous.epoch}: {doing} of {self.rendezvous.world_size} members "
-            f"did not end in time (at most weights.timeout_s, {self.rendezvous.timeout_s:g} s)",
+            f"weight group of epoch {self.rendezvous.epoch} with {self.rendezvous.world_size} members: {doing} did not "
+            f"end by its deadline, after at most {self.rendezvous.timeout_s:g} s (weights.timeout_s)",
             reason=ErrorReason.WEIGHT_GROUP_TIMEOUT,
             metadata=missing_ranks(missing),
         )

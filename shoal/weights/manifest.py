@@ -109,12 +109,12 @@ class Manifest:
             seen.add(tensor.name)
         manifest = cls(tuple(TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in message.tensors))
         if message.digest != manifest.digest:
-            raise invalid("manifest.digest", f"is {message.digest!r}, but the tensors give {manifest.digest!r}")
+            raise invalid("manifest.digest", f"is {message.digest!r}, but the tensors hash to {manifest.digest!r}")
         return manifest
 
 
 def num_bytes_of(message: weights_pb2.Manifest) -> int:
-    """Returns the bytes of a manifest's tensors that have known types, without checking the manifest."""
+    """Returns the size in bytes of the tensors with known types. Does not check the manifest."""
     return sum(math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0) for tensor in message.tensors)
 
 

@@ -18,7 +18,7 @@ _NUM_IN_FLIGHT = 4
 """The number of concurrent broadcasts, which is enough to keep the link busy while one bucket is hashed and loaded."""
 
 _BYTES_IN_FLIGHT = 256 << 20
-"""The bytes above which broadcasts run one at a time: buffers take the memory that model and caches leave free."""
+"""The bytes above which broadcasts run one at a time. Their buffers must fit beside the model and the caches."""
 
 
 def send_weights(
@@ -31,10 +31,11 @@ def send_weights(
     """Broadcasts tensors to all members, as rank 0.
 
     `tensors` yields (name, tensor) in manifest order. Tensors may be on any device and of any floating type, and are
-    cast to the manifest's type. Each tensor is read before the next is taken, so a generator may gather and free them
-    one by one: few stay alive. The pass may take `within_s`, by default the rendezvous' `timeout_s`.
+    cast to the manifest's type. Each tensor is read before the next is taken, so `tensors` may gather and free them one
+    by one. The pass may take `within_s`, by default the rendezvous' `timeout_s`.
 
-    Returns the hashes in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` for other tensors.
+    Returns the hashes in manifest order. Raises the errors of `BroadcastGroup.wait`, and `DataLoss` if name or shape of
+    a tensor differs from the manifest.
     """
     deadline = time.monotonic() + (group.rendezvous.timeout_s if within_s is None else within_s)
     source = iter(tensors)
@@ -58,7 +59,7 @@ def receive_weights(
 ) -> Iterator[tuple[TensorSpec, "torch.Tensor", TensorHash]]:
     """Receives the tensors of a manifest in order, each with the hash of its bytes, on every rank except rank 0.
 
-    Call `next` only when the sender may start: the first item waits for broadcasts. Each tensor is on the group's
+    Call `next` only once the sender may start, since the first item waits for broadcasts. Each tensor is on the group's
     device and belongs to the caller. The pass may take `timeout_s`. Raises the errors of `BroadcastGroup.wait`.
     """
     import torch

@@ -17,12 +17,12 @@ def float32_to_wire(array: Float32Array) -> bytes:
 def int32_from_wire(data: bytes, field: str) -> Int32Array:
     """Returns a read-only [len / 4] view of the bytes."""
     if len(data) % 4:
-        raise invalid(field, f"{len(data)} bytes are not a whole number of int32")
+        raise invalid(field, f"must have 4 bytes for each int32 (given: {len(data)} bytes)")
     return np.frombuffer(data, dtype="<i4")
 
 
 def float32_from_wire(data: bytes, field: str) -> Float32Array:
     """Returns a read-only [len / 4] view of the bytes."""
     if len(data) % 4:
-        raise invalid(field, f"{len(data)} bytes are not a whole number of float32")
+        raise invalid(field, f"must have 4 bytes for each float32 (given: {len(data)} bytes)")
     return np.frombuffer(data, dtype="<f4")

@@ -52,7 +52,7 @@ def completion_from_wire(message: rollout_pb2.Completion, earlier_support: bytes
     """Reads a completion. `earlier_support` is the part of its `support_token_ids` from earlier messages."""
     run = run_from_wire(message, "completion", earlier_support)
     if message.loss_mask and len(message.loss_mask) != run.num_tokens:
-        raise invalid("completion.loss_mask", f"{len(message.loss_mask)} values for {run.num_tokens} tokens")
+        raise invalid("completion.loss_mask", f"has {len(message.loss_mask)} values for {run.num_tokens} tokens")
     return Completion(
         sample_index=message.sample_index,
         token_ids=run.token_ids,
@@ -72,12 +72,12 @@ def run_from_wire(
 ) -> TokenRun:
     """Reads the tokens of a completion, or of a part of it, with the values of each token.
 
-    Raises `InvalidArgument` unless each sampled token has weights. Outside of episodes all tokens are sampled.
+    Raises `InvalidArgument` unless each sampled token has a weight version. Outside of episodes all tokens are sampled.
     """
     token_ids = int32_from_wire(message.token_ids, f"{field}.token_ids")
     logprobs = float32_from_wire(message.behavior_logprobs, f"{field}.behavior_logprobs")
     if len(logprobs) != len(token_ids):
-        raise invalid(f"{field}.behavior_logprobs", f"{len(logprobs)} values for {len(token_ids)} tokens")
+        raise invalid(f"{field}.behavior_logprobs", f"has {len(logprobs)} values for {len(token_ids)} tokens")
     sampled = [(0, len(token_ids))]
     if isinstance(message, rollout_pb2.Completion) and message.HasField("episode"):
         sampled = [(turn.start, turn.end) for turn in message.episode.turns]
@@ -94,7 +94,7 @@ def _check_spans(spans: Iterable[rollout_pb2.VersionSpan], sampled: list[tuple[i
     """Raises `InvalidArgument` unless the spans cover exactly the sampled ranges of tokens, in order."""
     covered = [(span.start, span.end) for span in spans]
     if covered != sampled and (covered := _merged(covered)) != (wanted := _merged(sampled)):
-        raise invalid(field, f"must cover each sampled token once and in order: {wanted}; given: {covered}")
+        raise invalid(field, f"must cover each sampled token once and in order (expected: {wanted}, given: {covered})")
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -41,7 +41,7 @@ def episode_from_wire(message: rollout_pb2.Episode, num_tokens: int) -> Episode:
         if not end <= turn.start <= turn.end <= num_tokens:
             raise invalid(
                 "completion.episode.turns",
-                f"must be in order: {turn.start} to {turn.end} follows {end} of {num_tokens}",
+                f"must be in order within {num_tokens} tokens (given: {turn.start} to {turn.end} after one to {end})",
             )
         end = turn.end
     return Episode(
@@ -72,7 +72,7 @@ def _segments_from_wire(messages: Sequence[rollout_pb2.EpisodeSegment], num_toke
     segments = []
     for message in messages:
         if not message.start == end <= message.end:
-            raise invalid(field, f"must follow each other: {message.start} to {message.end} follows {end}")
+            raise invalid(field, f"must follow each other ({message.start} to {message.end} does not follow {end})")
         end = message.end
         segments.append(
             EpisodeSegment(

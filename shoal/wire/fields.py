@@ -16,5 +16,5 @@ def invalid(field: str, description: str) -> InvalidArgument:
 def value_of(values: Mapping[Any, _Value], number: int, field: str) -> _Value:
     """Reads a value of an enum. Raises `InvalidArgument`, with the field, when it is not set or unknown."""
     if number not in values:
-        raise invalid(field, f"must be set (given: {number})")
+        raise invalid(field, f"must be set to a known value (given: {number})")
     return values[number]

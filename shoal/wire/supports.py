@@ -18,7 +18,7 @@ def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: s
     """Reads the supports of `token_ids`. `field` is the common beginning of the names of the two fields."""
     support = Support(int32_from_wire(ids, f"{field}_token_ids"), int32_from_wire(counts, f"{field}_counts"))
     if len(support.counts) != len(token_ids):
-        raise invalid(f"{field}_counts", f"{len(support.counts)} values for {len(token_ids)} tokens")
+        raise invalid(f"{field}_counts", f"has {len(support.counts)} values for {len(token_ids)} tokens")
     if (support.counts < 1).any():
         raise invalid(f"{field}_counts", f"must be at least 1, for the token itself (given: {support.counts.min()})")
     ends = np.cumsum(support.counts, dtype=np.int64)
@@ -27,7 +27,7 @@ def support_from_wire(ids: bytes, counts: bytes, token_ids: Int32Array, field: s
         raise invalid(f"{field}_token_ids", f"has {len(support.token_ids)} values, but the counts add up to {total}")
     strange = np.flatnonzero(support.token_ids[ends - support.counts] != token_ids)
     if len(strange):
-        raise invalid(f"{field}_token_ids", f"must begin with the sampled token (not so for token {strange[0]})")
+        raise invalid(f"{field}_token_ids", f"the support of token {strange[0]} must begin with the token itself")
     return support
 
 
@@ -39,9 +39,8 @@ def supports_from_wire(
     if not ids and not counts:
         return ()
     if not len(ids) == len(counts) == len(sequences):
-        raise invalid(
-            "support_token_ids", f"{len(ids)} supports with {len(counts)} counts for {len(sequences)} sequences"
-        )
+        given = f"{len(ids)} and {len(counts)} for {len(sequences)} sequences"
+        raise invalid("support_token_ids", f"needs one entry per sequence, as does support_counts (given: {given})")
     supports = []
     for index, sequence in enumerate(sequences):
         num_tokens = len(counts[index]) // 4

@@ -94,12 +94,11 @@ def _check_headers(
     if not 0 < header.temperature < math.inf:
         raise invalid("header.temperature", f"must be above 0 and finite (given: {header.temperature})")
     if len(groups) != header.num_groups:
-        raise invalid("header.num_groups", f"announced {header.num_groups}, sent {len(groups)}")
+        raise invalid("header.num_groups", f"announced {header.num_groups} groups, but the stream has {len(groups)}")
     for group, rollouts in groups:
         if len(rollouts) != group.num_rollouts:
-            raise invalid(
-                "group.num_rollouts", f"{group.group_id} announced {group.num_rollouts}, sent {len(rollouts)}"
-            )
+            announced = f"group {group.group_id} announced {group.num_rollouts} rollouts"
+            raise invalid("group.num_rollouts", f"{announced}, but the stream has {len(rollouts)}")
 
 
 def _rollout_from_wire(message: learner_pb2.TrainRollout, earlier_support: bytes) -> Rollout:

@@ -22,7 +22,7 @@ def advertised_address(*, listen: str, port: int, advertise: str | None, coordin
 
 
 def listening_interface(listen: str) -> str | None:
-    """Returns the address on which a process, also its weight plane, listens; None if it listens on every address."""
+    """Returns the address on which a process listens for calls and for weights; None if it listens on every address."""
     host = host_of(listen)
     return None if is_wildcard(host) else host
 

@@ -52,16 +52,16 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         type=host_port,
         default=_environment("SHOAL_LISTEN") or "127.0.0.1:0",
-        help="address to listen on, which other machines reach unless all services are on this one; port 0 takes a "
-        "free one (default: %(default)s) [SHOAL_LISTEN]",
+        help="address to listen on, which other machines must reach unless all services are on this machine; port 0 "
+        "takes a free port (default: %(default)s) [SHOAL_LISTEN]",
     )
     group.add_argument(
         "--advertise",
         metavar="HOST[:PORT]",
         type=host_or_host_port,
         default=_environment("SHOAL_ADVERTISE"),
-        help="address at which the other services reach this one (default: the address of --listen; if that is every "
-        "interface, this machine's address toward the coordinator) [SHOAL_ADVERTISE]",
+        help="address at which the other services reach this service (default: the address of --listen, or this "
+        "machine's address toward the coordinator if --listen is every interface) [SHOAL_ADVERTISE]",
     )
     group.add_argument(
         "--data-dir",
@@ -75,7 +75,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         type=port,
         default=_environment("SHOAL_METRICS_PORT"),
-        help="port that Prometheus scrapes; 0 takes a free one (default: none) [SHOAL_METRICS_PORT]",
+        help="port that Prometheus scrapes; 0 takes a free port (default: none) [SHOAL_METRICS_PORT]",
     )
     group.add_argument(
         "--log-file", metavar="FILE", type=Path, default=None, help="file for the logs (default: stderr)"

@@ -1,8 +1,8 @@
 """Lifecycle of a worker: idempotent configuration, states, refusals, status.
 
 IDLE: not configured; `Configure` begins a load. LOADING: loading in the background, after `Configure` has returned.
-READY: the load succeeded. FAILED: the load failed, and `Configure` begins another load, or the worker cannot continue,
-and its process ends. LEAVING: the process was told to end, and finishes its work; `Configure` is refused.
+READY: the load succeeded. FAILED: either the load failed, and `Configure` begins another load; or the worker cannot
+continue, and its process ends. LEAVING: the process was told to end and finishes its work. It refuses `Configure`.
 
 A repeat with the same configuration changes nothing while the worker is LOADING or READY. For another configuration the
 service either loads within the process, or restarts the process (shoal/worker/reexec.py).
@@ -74,7 +74,7 @@ class Lifecycle:
 
     @property
     def restarts_by_launcher(self) -> bool:
-        """Whether the process is about to end with the request that its launcher start it again."""
+        """Whether the process is about to end with the exit code that makes its launcher start it again."""
         return self._reexec is not None and self._reexec.is_left_to_launcher
 
     def is_configured(self, run_id: str, config: RunConfig) -> bool:
@@ -102,7 +102,7 @@ class Lifecycle:
         self._loading = asyncio.create_task(self._load(work, earlier))
 
     def adopt(self, run_id: str, config: RunConfig) -> None:
-        """Takes a configuration for which the current load, finished or not, serves without change."""
+        """Takes a configuration that needs no other load than the current load, which may still be running."""
         self._run_id, self._digest = run_id, config_digest(config)
         self._read_digest = config_digest(without_at_once(config))
 
@@ -171,7 +171,7 @@ class Lifecycle:
         return Unavailable(f"{self._worker} is ending{message}", reason=ErrorReason.ENDING)
 
     def not_ready(self) -> FailedPrecondition:
-        """Returns the error for a call that needs a load which has not ended."""
+        """Returns the error for a call that needs the state READY."""
         state = worker_pb2.WorkerState.Name(self._state).removeprefix("WORKER_STATE_")
         message = f": {self._message}" if self._message else ""
         return FailedPrecondition(f"{self._worker} is {state}, not READY{message}", reason=ErrorReason.NOT_READY)

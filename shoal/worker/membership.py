@@ -99,7 +99,7 @@ class Membership:
         """The kinds of errors since the last successful heartbeat."""
 
     async def keep(self) -> None:
-        """Runs until canceled, or until no coordinator needs a LEAVING worker.
+        """Runs until canceled. For a LEAVING worker, ends when no coordinator needs the worker.
 
         Raises InvalidArgument when the coordinator refuses the registration.
         """

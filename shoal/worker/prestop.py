@@ -25,7 +25,7 @@ _CALL_S = 5.0
 
 
 def main() -> int:
-    """Returns 0 when the worker may end, 1 without usable credentials. A container ends whatever its hook returns."""
+    """Returns 0 when the worker may end, 1 if its credentials cannot be used. The container ends in both cases."""
     parser = argparse.ArgumentParser(
         prog="python -m shoal.worker.prestop", description="Waits while the coordinator is ending."
     )

@@ -41,7 +41,7 @@ RESTART_EXIT_CODE = 75
 _RETRY_AFTER_S = 15.0
 """The retry delay for the caller. Calls in flight have 10 s to end, and the program takes seconds to start."""
 MAX_END_S = 60.0
-"""The time until a restart although work still runs. An orderly end takes at most 20 s, and some more to kill ranks."""
+"""The time after which the process restarts even if work still runs. An orderly end takes little more than 20 s."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Reexec:
         )
 
     def cancel(self) -> None:
-        """Cancels a restart that began after a signal had ended the process for good."""
+        """Cancels a restart that began after a signal had told the process to end for good."""
         self._because = ""
 
     def finish(self, exit_code: int) -> int:

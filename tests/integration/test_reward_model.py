@@ -194,7 +194,7 @@ def test_encoders_get_their_special_tokens_or_are_refused(tmp_path: Path) -> Non
     path = str(tmp_path)
     with pytest.raises(InvalidArgument, match='"simple"'):
         Runner(RewardModelConfig(path=path))
-    with pytest.raises(InvalidArgument, match=r"reward.model.add_special_tokens: false.*\[CLS\]"):
+    with pytest.raises(InvalidArgument, match=r"reward.model.add_special_tokens is false.*\[CLS\]"):
         Runner(RewardModelConfig(path=path, chat_template="simple"))
     texts = ["why because", "why so it is", "why so so so it is because"]
     asked: list[Question] = [

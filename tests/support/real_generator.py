@@ -196,7 +196,7 @@ class Client:
                 async for _ in self.loading(sender.rendezvous.epoch, WeightVersion(0, policy_version)):
                     pass
             except (Aborted, DeadlineExceeded, Unavailable) as error:
-                if "a broadcast of 2 members did not end in time" in error.message:
+                if "with 2 members: a broadcast did not end by its deadline" in error.message:
                     return sender, error, time.monotonic() - began
                 last = error
             else:

@@ -90,7 +90,7 @@ class AdvantageConfig(Section):
                 'batch_per_verifier; use "batch_mean" and "batch_std"'
             )
         if self.baseline == "leave_one_out" and self.scale == "group_std":
-            raise ValueError('baseline "leave_one_out" goes with scale "leave_one_out_std", "batch_std" or "none"')
+            raise ValueError('baseline "leave_one_out" needs a scale of "leave_one_out_std", "batch_std" or "none"')
         if self.baseline in ("batch_mean", "running_mean", "greedy", "none") and self.scale in (
             "group_std",
             "leave_one_out_std",

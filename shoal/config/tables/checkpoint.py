@@ -44,7 +44,7 @@ class CheckpointConfig(Section):
     def _the_best_of_something(self) -> Self:
         if self.export_best_metric and not (self.export_every_steps and self.export_keep_last):
             raise ValueError(
-                f"export_best_metric ({self.export_best_metric}) chooses the export to keep besides the last ones: set "
-                "export_every_steps and export_keep_last, or leave export_best_metric empty"
+                f"export_best_metric ({self.export_best_metric}) keeps an export besides the last ones, so it needs "
+                "export_every_steps and export_keep_last above 0: set both, or leave export_best_metric empty"
             )
         return self

@@ -16,8 +16,8 @@ class FormatRewardConfig(Section):
     """How the format affects the reward. With `gate`, verifiers count only if the format is right. With `add`, the
     right format adds `value`, also for a wrong answer (open-instruct's `additive_format_reward`)."""
     value: float = 1.0
-    """Reward of the right format with `add`. With `gate` this reward applies if verifiers do not count
-    (`apply_verifiable_reward`, `only_reward_good_outputs`)."""
+    """Reward for the right format with `add`. With `gate` the right format gets this reward only if verifiers do not
+    count because of `apply_verifiable_reward` or `only_reward_good_outputs`."""
     code_language: str = ""
     """Language of a fenced block that the answer must contain. Applies with `think_answer`. Empty requires no block."""
 
@@ -25,7 +25,7 @@ class FormatRewardConfig(Section):
     def _language_has_a_format(self) -> Self:
         if self.code_language and self.kind != "think_answer":
             raise ValueError(
-                f'code_language ({self.code_language!r}) is read by the kind "think_answer" alone, and kind is '
+                f'code_language ({self.code_language!r}) applies only with kind "think_answer", but kind is '
                 f"{self.kind!r}: set kind, or leave code_language out"
             )
         return self

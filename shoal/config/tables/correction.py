@@ -35,7 +35,7 @@ class FilterConfig(Section):
     @model_validator(mode="after")
     def _bounds(self) -> Self:
         if self.low is None and self.high is None:
-            raise ValueError("give low or high")
+            raise ValueError("give low, high or both: without a bound this filter drops no token")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"low ({self.low}) must be below high ({self.high})")
         if self.statistic == "ratio" and self.low is not None and self.low >= 1:

@@ -108,7 +108,7 @@ class RewardServerConfig(Section):
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a custom verifier in lower case, as names in the data are read. Raises `ValueError`."""
+    """Returns the name of a custom verifier in lower case. Raises `ValueError` for a name that is not allowed."""
     lower = name.lower()
     if not NAME.fullmatch(lower):
         raise ValueError(f"{name!r} is not a name for a verifier: use 1 to 63 characters of a-z, 0-9, '_' and '-'")

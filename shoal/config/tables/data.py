@@ -33,7 +33,7 @@ class SourceConfig(Section):
     fraction: float | None = Field(default=None, gt=0, le=1000)
     """Share of the rows to use. A share above 1 repeats rows. Cannot be combined with `count`."""
     count: int | None = Field(default=None, ge=1, le=10_000_000)
-    """Number of rows to use. More than the source has repeats rows. Cannot be combined with `fraction`."""
+    """Number of rows to use. If the source has fewer rows, rows repeat. Cannot be combined with `fraction`."""
     messages_column: str = "messages"
     """Column with the chat messages (a list of role and content, or such a list as JSON text), or with a plain
     question. A content is a text, or a list of parts of the type "text". `tool_calls`, `tool_call_id` and `name` go to
@@ -81,21 +81,21 @@ class SourceConfig(Section):
         if self.verifier == []:
             raise ValueError("verifier is an empty list: name a verifier, or remove the field to use verifier_column")
         if self.labels and self.verifier is not None:
-            raise ValueError("labels select rows by verifier_column, which verifier replaces: give only one of them")
+            raise ValueError("labels selects rows by verifier_column, but verifier replaces it: give only one of them")
         if self.environment is not None and self.environment_column is not None:
             raise ValueError("give environment or environment_column, not both")
         for name in ("environment_task_column", "tools_column"):
             is_set = getattr(self, name) not in ("", type(self).model_fields[name].default)
             if is_set and not self.names_environments:
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} is read for an environment: give environment or "
+                    f"{name} = {getattr(self, name)!r} applies only with an environment: give environment or "
                     f"environment_column as well, or leave {name} out"
                 )
         return self
 
     @property
     def verifiers(self) -> list[str]:
-        """The verifiers of every row, if the source and not its rows names the verifiers."""
+        """The verifiers of every row, if the source names them; empty if each row names its own."""
         return [self.verifier] if isinstance(self.verifier, str) else self.verifier or []
 
     @property

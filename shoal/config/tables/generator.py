@@ -7,7 +7,7 @@ from pydantic import Field
 from shoal.config.tables.section import AT_ONCE, Section
 
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks of adapters for which vLLM makes room. Others use the next higher one."""
+"""Ranks of adapters for which vLLM makes room. An adapter of another rank takes the room of the next higher rank."""
 
 
 class GeneratorConfig(Section):

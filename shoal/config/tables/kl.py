@@ -15,9 +15,9 @@ class KlConfig(Section):
     place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss of each token, or subtract it from the reward before advantages are computed."""
     reward_level: Literal["token", "completion"] = "token"
-    """How the KL enters the reward with place "reward". `token` subtracts the KL at each token, discounted from this
-    token on (`advantage.discount`), from the advantage, which is computed without the KL (ROLL, OpenRLHF). `completion`
-    subtracts the sum of the KL from the completion's reward, before rewards are compared (verl's GRPO, TRL's RLOO)."""
+    """How the KL enters the reward with place "reward". `token` computes the advantage without the KL, and subtracts
+    from each token's advantage the KL from this token on, discounted by `advantage.discount` (ROLL, OpenRLHF).
+    `completion` subtracts the sum of the KL from the reward, before rewards are compared (verl's GRPO, TRL's RLOO)."""
     estimator: Literal["k1", "k2", "k3", "abs", "ratio_k1"] = "k3"
     """Estimator of the KL. With d = logp - reference, `k1` is d, `k2` is d^2/2, `k3` is exp(-d) + d - 1, `abs` is |d|,
     and `ratio_k1` is ratio x d (joschu.net/blog/kl-approx). open-instruct's 0 to 3 are k1, k2, k3, ratio_k1."""
@@ -49,15 +49,15 @@ class KlConfig(Section):
         if self.reference == "never" and self.coef > 0:
             raise ValueError(f"coef ({self.coef}) needs a reference policy: set coef to 0 or reference to auto")
         if self.place == "reward" and (self.gradient != "plain" or self.estimator == "ratio_k1"):
-            raise ValueError('KL in the reward has no gradient: use gradient "plain" and an estimator without ratio')
+            raise ValueError('place "reward" needs gradient "plain", and an estimator other than "ratio_k1"')
         if self.estimator == "ratio_k1" and self.gradient != "plain":
             raise ValueError(
                 f'estimator "ratio_k1" already contains the ratio: use gradient "plain", not {self.gradient!r}'
             )
         if self.place == "loss" and self.reward_level != "token":
-            raise ValueError('reward_level is for place "reward": set place, or remove reward_level')
+            raise ValueError('reward_level applies only with place "reward": set place, or remove reward_level')
         if self.target is not None and self.coef == 0:
-            raise ValueError("target adapts coef, which must start above 0")
+            raise ValueError("target adapts coef, so coef must be above 0 (given: 0)")
         if not self.needs_reference and self.reference_update_steps is not None:
             raise ValueError("reference_update_steps needs a reference: set coef above 0 or reference to always")
         return self

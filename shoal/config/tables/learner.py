@@ -118,14 +118,14 @@ class LearnerConfig(Section):
         return 2 if num_ranks > 1 or self.offload_optimizer else 0
 
     def chunk_tokens(self, bytes_per_token: int, *, on_cpu: bool) -> int:
-        """Returns `logits_chunk_tokens`, settled for a token whose logits take `bytes_per_token`."""
+        """Returns `logits_chunk_tokens`; if unset, its value for logits of `bytes_per_token` bytes."""
         if self.logits_chunk_tokens is not None:
             return self.logits_chunk_tokens
         return _CPU_CHUNK_TOKENS if on_cpu else max(_CPU_CHUNK_TOKENS, _GPU_LOGITS_BYTES // bytes_per_token)
 
     def check_schedule(self, num_warmup_steps: int, num_optimizer_steps: int) -> None:
-        """Raises ValueError for parts of warmup_stable_decay that do not fit the run. With 0 as the number of optimizer
-        steps, which means that the number is not known yet, nothing is checked."""
+        """Raises ValueError for parts of warmup_stable_decay that do not fit the run. Checks nothing if
+        `num_optimizer_steps` is 0, which means that the number is not known yet."""
         if self.lr_scheduler != "warmup_stable_decay" or not num_optimizer_steps:
             return
         if num_warmup_steps + (self.lr_decay_steps or 0) > num_optimizer_steps:

@@ -55,9 +55,9 @@ class LoraConfig(Section):
     def _explain_options_of_others(cls, values: Any) -> Any:
         for name in values if isinstance(values, dict) else ():
             if name in _NAMES_ELSEWHERE:
-                raise ValueError(f"unknown key {name}; it is called {_NAMES_ELSEWHERE[name]} here")
+                raise ValueError(f"unknown key {name}; use {_NAMES_ELSEWHERE[name]} instead")
             if name in _UNAVAILABLE:
-                raise ValueError(f"unknown key {name}; {_UNAVAILABLE[name]} is not available: remove it")
+                raise ValueError(f"unknown key {name}: {_UNAVAILABLE[name]} is not available, so remove the key")
         return values
 
     @field_validator("target_modules")

@@ -105,8 +105,8 @@ class LossConfig(Section):
             raise ValueError('aggregation "fixed-denominator" needs denominator, a positive number')
         if self.denominator is not None and self.aggregation not in ("fixed-denominator", "seq-mean-token-sum-norm"):
             raise ValueError(
-                "denominator is for aggregation fixed-denominator and seq-mean-token-sum-norm "
-                f"(given: {self.aggregation})"
+                "denominator applies only with aggregation fixed-denominator or seq-mean-token-sum-norm (given: "
+                f"{self.aggregation}): remove denominator, or change aggregation"
             )
         if self.cispo_cap is not None and self.cispo_lower:
             raise ValueError("give cispo_cap or cispo_lower, not both: the cap is TRL's form, without a lower bound")

@@ -43,7 +43,7 @@ class ModelConfig(Section):
     def _are_variables(cls, values: dict[str, Any]) -> dict[str, Any]:
         for name in values:
             if not name.isidentifier() or name in _TEMPLATE_ARGUMENTS:
-                raise ValueError(f"{name!r} is no variable that a configuration can give to a chat template")
+                raise ValueError(f"{name!r} must be a variable of the chat template that Shoal itself does not set")
         return {name: _whole(value) for name, value in values.items()}
 
 

@@ -137,7 +137,7 @@ class RewardConfig(Section):
         names = [name.lower() for name in names]
         if unknown := sorted({*names} - (RULE_VERIFIERS | JUDGE_VERIFIERS)):
             raise ValueError(
-                f"{', '.join(unknown)}: no built-in verifier or judge of this name reads answers; your own verifiers "
+                f"{', '.join(unknown)}: name only built-in verifiers and judges that read answers; your own verifiers "
                 "always get the whole text, and reward.model.after_thoughts decides what a reward model is shown"
             )
         return names

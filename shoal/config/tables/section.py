@@ -64,7 +64,7 @@ class Section(BaseModel):
     )
 
     def check_options(self, chooser: str) -> None:
-        """Raises `ValueError` for an option that the choice made by the field `chooser` does not have."""
+        """Raises `ValueError` if an option is set that belongs to another choice of the field `chooser`."""
         choice = getattr(self, chooser)
         for name, field in type(self).model_fields.items():
             owner = next((item for item in field.metadata if isinstance(item, OptionOf)), None)

@@ -29,8 +29,8 @@ class WeightsConfig(Section):
     deadline the group is aborted, and a new group serves the generators that are not at fault."""
     ready_timeout_s: float = Field(default=5.0, gt=0)
     """Time for generators to pause and be ready to receive. Slower generators are left out. During a longer publish
-    each is asked for its status at this interval, and left out without an answer. A generator that answers but hangs is
-    left out after ten times as long as the last publish took, and at least 7 s more than this time."""
+    each is asked for its status at this interval, and is left out if it does not answer. A generator that answers but
+    hangs is left out after ten times as long as the last publish took, and at least 7 s more than this time."""
     max_failed_loads: int = Field(default=5, ge=1)
     """Number of loads in a row that a generator may fail. After the first failure the generator is left out, and is
     tried again alone after pauses of 5 s, 10 s, and so on up to 300 s. After the last failure the generator is

@@ -23,7 +23,7 @@ def check_tools(tools: Sequence[ToolDefinition]) -> None:
         if not tool.name:
             raise InvalidArgument("a tool has no name")
         if names.count(tool.name) > 1:
-            raise InvalidArgument(f"{names.count(tool.name)} tools are called {tool.name!r}")
+            raise InvalidArgument(f"{names.count(tool.name)} tools are called {tool.name!r}: rename all but one")
         try:
             problem_of({}, tool)
         except ValueError as error:

@@ -28,7 +28,7 @@ AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
-"""The time by which certificates become valid before now, for machines whose clock is slow."""
+"""How long before its issue a certificate becomes valid, since the clocks of other machines may be slow."""
 
 
 class Authority:
@@ -144,7 +144,7 @@ def _earlier_hosts(path: Path) -> list[str]:
         return []
     except (ValueError, x509.ExtensionNotFound):
         raise FailedPrecondition(
-            f"{path} is no certificate of a coordinator, but a renewal keeps the hosts in this certificate: remove the "
+            f"{path} is not a coordinator's certificate, so the renewed certificate cannot keep its hosts: remove the "
             "file, and name the hosts with --host",
             reason=ErrorReason.CREDENTIALS,
         ) from None
@@ -209,6 +209,6 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _damaged(folder: Path) -> FailedPrecondition:
     return FailedPrecondition(
-        f"{folder} has files that are no authority made by `shoal certs`: choose another folder, or remove the files",
+        f"the files in {folder} are not an authority made by `shoal certs`: choose another folder, or remove the files",
         reason=ErrorReason.CREDENTIALS,
     )

@@ -21,7 +21,7 @@ def current_caller() -> Caller | None:
 def authorize(method: str, context: "grpc.aio.ServicerContext[Any, Any]", credentials: Credentials) -> None:
     """Checks that the caller may call a method ("/package.Service/Method").
 
-    Raises `Unauthenticated` for unknown callers, `PermissionDenied` for other roles; nothing if callers go unchecked.
+    Raises `Unauthenticated` for unknown callers, and `PermissionDenied` for callers whose role may not call the method.
     """
     if not credentials.knows_callers:
         return
@@ -31,7 +31,7 @@ def authorize(method: str, context: "grpc.aio.ServicerContext[Any, Any]", creden
     if caller.role not in allowed:
         roles = " or ".join(sorted(allowed)) or "nobody"
         raise PermissionDenied(
-            f"{method} is for {roles}; {caller.name!r} is {caller.role}",
+            f"{method} may be called only as {roles}, but the caller {caller.name!r} has the role {caller.role}",
             metadata={"method": method, "role": caller.role, "allowed": ",".join(sorted(allowed))},
         )
 

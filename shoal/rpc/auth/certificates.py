@@ -35,11 +35,11 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
     try:
         key = load_pem_private_key(key_pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("tls.key is no private key in PEM without a password") from None
+        raise ValueError("tls.key must be a private key in PEM without a password") from None
     try:
         is_its_key = _public_bytes(key.public_key()) == _public_bytes(own.public_key())
     except UnsupportedAlgorithm:
-        raise ValueError("tls.crt has a key of a kind that is not known here") from None
+        raise ValueError("tls.crt has a key of an unsupported type: issue it with an EC or RSA key") from None
     if not is_its_key:
         raise ValueError("tls.key is not the key of tls.crt: tls.key and tls.crt must be issued together")
     now = datetime.datetime.now(datetime.UTC)
@@ -50,7 +50,7 @@ def check_pair(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Certifi
             f"tls.crt is not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: check this machine's clock"
         )
     if not any(_issued(issuer, own) for issuer in (*chain[1:], *authorities)):
-        raise ValueError("ca.crt does not contain the authority that issued tls.crt: no peer would accept it")
+        raise ValueError("ca.crt lacks the authority that issued tls.crt: add it, since no peer would accept tls.crt")
     return _facts(own)
 
 
@@ -85,11 +85,11 @@ def _facts(certificate: x509.Certificate) -> Certificate:
 
 
 def load(name: str, pem: bytes) -> list[x509.Certificate]:
-    """Reads the certificates in a file. Raises `ValueError`, which contains `name`, for a file without certificates."""
+    """Reads the certificates of the file `name`. Raises `ValueError`, which names the file, if there are none."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        raise ValueError(f"{name} is no certificate in PEM") from None
+        raise ValueError(f"{name} must have a certificate in PEM") from None
 
 
 def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:

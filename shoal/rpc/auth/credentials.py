@@ -3,8 +3,8 @@
 A server checks its callers in one of three ways:
 
 * Without `--tls-dir` and `--tokens-file` the server checks nothing, as on the loopback interface of one machine.
-* With only `--tls-dir` the server uses mutual TLS. A client needs a certificate of the same authorities, whose URI
-  names the caller's role.
+* With only `--tls-dir` the server uses mutual TLS. A client needs a certificate of the same authorities. The
+  certificate's URI names the caller's role.
 * With `--tls-dir` and `--tokens-file` the server uses TLS, and each call carries a bearer token. Tokens without TLS are
   allowed only on the loopback interface.
 """
@@ -48,7 +48,7 @@ class Credentials:
             raise _half("--tokens-file is given, but this process has no token for its own calls: set SHOAL_TOKEN_FILE")
         if credentials.token is not None and tokens_file is None:
             raise _half(
-                "SHOAL_TOKEN_FILE or SHOAL_TOKEN is set, but no --tokens-file: name the file of the tokens to accept"
+                "SHOAL_TOKEN_FILE or SHOAL_TOKEN is set, but not --tokens-file: give the file of the tokens to accept"
             )
         if credentials.tls is not None:
             _check_certificate(credentials.tls, role, with_tokens=tokens_file is not None)

@@ -8,14 +8,14 @@ from pathlib import Path
 def add_security_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options. Each option defaults to an environment variable. An empty variable counts as unset."""
     group = parser.add_argument_group("security")
-    add_tls_option(group, "with tls.crt, tls.key and ca.crt of this process; its peers need certificates of ca.crt")
+    add_tls_option(group, "with tls.crt, tls.key and ca.crt of this process; ca.crt has the authorities of its peers")
     group.add_argument(
         "--tokens-file",
         metavar="FILE",
         type=Path,
         default=os.environ.get("SHOAL_TOKENS_FILE") or None,
-        help="know callers by bearer tokens instead of certificates: a line `SHA256 ROLE NAME` for each token; the "
-        "token of this process is in SHOAL_TOKEN_FILE [SHOAL_TOKENS_FILE]",
+        help="identify callers by bearer tokens instead of certificates: the file has a line `SHA256 ROLE NAME` for "
+        "each token, and SHOAL_TOKEN_FILE has the token of this process [SHOAL_TOKENS_FILE]",
     )
     group.add_argument(
         "--allow-wildcard-address",

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """The role of a caller. A certificate names the role in its URI, a tokens file beside the digest of a token."""
+    """The role of a caller. It is in the URI of a certificate, or in a tokens file beside the digest of a token."""
 
     COORDINATOR = "coordinator"
     """A coordinator: commands its workers."""

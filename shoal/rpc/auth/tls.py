@@ -38,7 +38,7 @@ class TlsFiles:
     facts: "Certificate | None"
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Returns what a client shows to servers and how it checks servers, for gRPC."""
+        """Returns gRPC's credentials of a client: what the client shows to servers, and how it checks servers."""
         return grpc.ssl_channel_credentials(self.authorities, self.key, self.certificate)
 
 
@@ -104,7 +104,7 @@ class TlsFolder:
                 raise self.wrong("the folder does not exist; make the folder with `shoal certs`")
             inside = sorted(str(path.parent) for path in self._folder.glob(f"*/{CERTIFICATE}"))
             hint = f"; give one of the folders in this folder: {', '.join(inside)}" if inside else ""
-            raise self.wrong(f"{AUTHORITIES} is missing, which has the certificates of this system's authorities{hint}")
+            raise self.wrong(f"{AUTHORITIES} is missing: it has the certificates of this system's authorities{hint}")
         certificate, key = self._bytes(CERTIFICATE), self._bytes(KEY)
         try:
             if certificate is None and key is None:

@@ -38,5 +38,5 @@ def why_unreachable(address: str, message: str, *, uses_tls: bool) -> str:
             f"the certificate of the coordinator at {address} is not accepted ({failure}): the ca.crt in --tls-dir or "
             "SHOAL_TLS_DIR must have the authority that issued the certificate"
         )
-    hint = "" if uses_tls else ", without TLS (to use TLS, set --tls-dir or SHOAL_TLS_DIR)"
-    return f"no coordinator answers at {address}; is it running there{hint}? ({message})"
+    hint = "" if uses_tls else "; if it uses TLS, set --tls-dir or SHOAL_TLS_DIR"
+    return f"no coordinator answers at {address} ({message}): check that it is running there{hint}"

@@ -51,11 +51,11 @@ def test_a_support_travels_with_its_completion() -> None:
 @pytest.mark.parametrize(
     ("ids", "counts", "message"),
     [
-        ([0, 1, 2, 3, 4, 5], [1] * 5, "support_counts: 5 values for 6 tokens"),
+        ([0, 1, 2, 3, 4, 5], [1] * 5, "support_counts: has 5 values for 6 tokens"),
         ([0, 1, 2, 3, 4], [1, 1, 1, 1, 1, 0], r"support_counts: must be at least 1, .*\(given: 0\)"),
         ([0, 1, 2, 3, 4, 5], [1, 1, 1, 1, 1, 2], r"support_token_ids: has 6 values, .* 7"),
-        ([0, 1, 9, 2, 3, 4, 5], [1, 1, 2, 1, 1, 1], r"must begin with the sampled token \(not so for token 2\)"),
-        ([0, 1, 2, 3, 4, 5], [], "support_counts: 0 values for 6 tokens"),
+        ([0, 1, 9, 2, 3, 4, 5], [1, 1, 2, 1, 1, 1], "the support of token 2 must begin with the token itself"),
+        ([0, 1, 2, 3, 4, 5], [], "support_counts: has 0 values for 6 tokens"),
     ],
 )
 def test_a_support_that_is_not_of_the_tokens_is_refused(ids: list[int], counts: list[int], message: str) -> None:

@@ -223,7 +223,7 @@ def test_equal_policies_show_no_mismatch_and_hopeless_ones_finite_metrics() -> N
         ({"correction": {"weight_high": 3.0}}, "weight is none: set weight, or remove weight_high"),
         ({"correction": {"weight": "token", "weight_high": 0.5}}, "must be above 1, or 0 for no bound"),
         ({"kl": {"coef": 0.1, "estimator": "ratio_k1", "gradient": "bias_corrected"}}, "already contains the ratio"),
-        ({"loss": {"denominator": 10.0}}, "denominator is for aggregation fixed-denominator"),
+        ({"loss": {"denominator": 10.0}}, "denominator applies only with aggregation fixed-denominator"),
     ],
 )
 def test_options_that_would_do_nothing_or_contradict_are_refused(sections: dict[str, Any], message: str) -> None:

@@ -378,7 +378,7 @@ async def test_an_answer_that_the_chat_template_refuses_fails_its_episode_and_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: Any) -> list[int]:
-        raise InvalidArgument("model.chat_template: it leaves out messages of the role 'wizard'")
+        raise InvalidArgument("model.chat_template: the template leaves out messages of the role 'wizard'")
 
     monkeypatch.setattr(TurnRenderer, "observation", refuse)
     environments = Environments(lambda turn: Observation((ChatMessage("wizard", "abracadabra"),), None, False, ()))
