@@ -57,7 +57,7 @@ class LoraConfig(Section):
             if name in _NAMES_ELSEWHERE:
                 raise ValueError(f"unknown key {name}; use {_NAMES_ELSEWHERE[name]} instead")
             if name in _UNAVAILABLE:
-                raise ValueError(f"unknown key {name}: {_UNAVAILABLE[name]} is not available, so remove the key")
+                raise ValueError(f"unknown key {name}; {_UNAVAILABLE[name]} is not available: remove the key")
         return values
 
     @field_validator("target_modules")

@@ -174,7 +174,7 @@ async def test_only_a_worker_may_register_and_the_holder_is_called_over_tls(
         await registered.register("generator-b", address)
         for role in (Role.OPERATOR, Role.VIEWER, Role.COORDINATOR):
             other = Coordinator(registered.registry, registered.address, Credentials(TlsFolder(pki.issue(role))))
-            with pytest.raises(PermissionDenied, match="RegisterWorker may be called only as worker"):
+            with pytest.raises(PermissionDenied, match=r"RegisterWorker .* worker"):
                 await other.register("generator-c", address)
             await other.channel.close()
         assert registered.alive() == [("generator-b", address)]

@@ -56,7 +56,7 @@ def test_episodes_need_environments_with_room_for_all_of_them() -> None:
     played: dict[str, Any] = {"data": {"sources": [{"path": "unused.jsonl", "environment": "calculator"}]}}
     played |= {"grpo": {"max_staleness": 0, "group_size": 7, "groups_per_step": 8}}
     deterministic(**played, environments=[{"name": "calculator", "max_episodes": 64}])
-    with pytest.raises(InvalidArgument, match=r"needs environments\.max_episodes 64"):
+    with pytest.raises(InvalidArgument, match=r"needs environments\.max_episodes of at least 64"):
         deterministic(**played, environments=[{"name": "calculator", "max_episodes": 63}])
 
 

@@ -204,7 +204,7 @@ VALUES: dict[str, Any] = {"environments": [{"name": "counter"}], "model": {"path
                 "grpo": {"max_staleness": 0, "group_size": 7, "groups_per_step": 8},
                 "environments": [{"name": "counter", "max_episodes": 63}],
             },
-            "run.deterministic needs environments.max_episodes 64",
+            "run.deterministic needs environments.max_episodes of at least 64",
         ),
         ({"episodes": {"max_turn_tokens": 4000}}, r"max_turn_tokens \(4000\) must be at most"),
         ({"episodes": {"call_timeout_s": 60, "timeout_s": 30}}, "call_timeout_s"),

@@ -317,7 +317,7 @@ def test_values_for_a_chat_template_are_its_variables(tmp_path: Path) -> None:
     load_tokenizer(ModelConfig(path=path, chat_template=template, chat_template_kwargs={"think": True}))
     with pytest.raises(InvalidArgument, match=r"chat_template_kwargs\.thinks: "):
         load_tokenizer(ModelConfig(path=path, chat_template=template, chat_template_kwargs={"thinks": True}))
-    with pytest.raises(ValueError, match="'tools' is no variable"):
+    with pytest.raises(ValueError, match="'tools' must be"):
         ModelConfig(path=path, chat_template_kwargs={"tools": []})
     assert ModelConfig(path=path, chat_template_kwargs={"budget": 5.0}).chat_template_kwargs["budget"] == 5
     assert str(ModelConfig(path=path, chat_template_kwargs={"budget": 5.0}).chat_template_kwargs) == "{'budget': 5}"

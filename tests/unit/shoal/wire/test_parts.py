@@ -48,7 +48,7 @@ def test_parts_of_any_size_arrive_whole_in_messages_below_the_limit(support_toke
 def test_a_part_whose_arrays_differ_in_length_is_refused() -> None:
     ((message,),) = parts_to_wire([(0, 0, run_of(3))])
     message.behavior_logprobs = message.behavior_logprobs[:-4]
-    with pytest.raises(InvalidArgument, match=r"part\.behavior_logprobs: 2 .* 3 "):
+    with pytest.raises(InvalidArgument, match=r"part\.behavior_logprobs: has 2 .* 3 "):
         part_from_wire(message)
 
 

@@ -15,7 +15,7 @@ QUESTIONS = {"sources": [{"task": "arithmetic", "task_seed": 1}]}
     "settings", [{}, {"export_every_steps": 10, "export_keep_last": 0}], ids=["nothing is exported", "all are kept"]
 )
 def test_the_best_export_is_chosen_only_where_others_are_deleted(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="set export_every_steps and export_keep_last"):
+    with pytest.raises(InvalidArgument, match="needs export_every_steps and export_keep_last above 0"):
         run_config(checkpoint={"export_best_metric": "objective/scores", **settings})
 
 

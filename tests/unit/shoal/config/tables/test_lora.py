@@ -40,7 +40,7 @@ def test_a_table_that_cannot_be_meant_is_refused(fields: dict[str, object], reas
         ("lora_r", 16, "use rank instead"),
         ("lora_alpha", 16, "use alpha instead"),
         ("load_in_4bit", True, 'use quantization = "nf4" instead'),
-        ("use_dora", True, "DoRA is not available, so remove the key"),
+        ("use_dora", True, "DoRA is not available: remove the key"),
         ("modules_to_save", ["lm_head"], "training other modules beside the adapters is not available"),
         ("init_lora_weights", "pissa", "another initialization than LoRA's own (A random, B zero) is not available"),
     ],

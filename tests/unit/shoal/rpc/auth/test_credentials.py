@@ -82,7 +82,7 @@ def test_a_key_of_another_certificate_is_refused(pki: Pki, folder: Path) -> None
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
 def test_a_file_that_is_no_pem_is_refused(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"\x00not PEM")
-    assert f"{name} is no" in refusal(lambda: of_worker(folder))
+    assert f"{name} must " in refusal(lambda: of_worker(folder))
 
 
 def test_an_expired_certificate_is_refused_with_its_date(pki: Pki) -> None:
@@ -125,7 +125,7 @@ def test_tokens_of_callers_and_the_own_token_belong_together(
     assert "set SHOAL_TOKEN_FILE" in refusal(lambda: of_worker(folder, file))
     monkeypatch.setenv("SHOAL_TOKEN", "a-token-of-the-worker")
     assert of_worker(folder, file).tokens is not None
-    assert "no --tokens-file" in refusal(lambda: of_worker(folder))
+    assert "not --tokens-file" in refusal(lambda: of_worker(folder))
     monkeypatch.setenv("SHOAL_TOKEN_FILE", str(tmp_path / "token"))
     assert "both set: unset one" in refusal(lambda: of_worker(folder, file))
 
