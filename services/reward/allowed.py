@@ -36,8 +36,8 @@ class Allowed:
     verifier_folders: tuple[Path, ...] = ()
     """Folders whose files, at any depth, may be custom verifiers and environments."""
     verifier_packages: tuple[str, ...] = ()
-    """Packages and modules that may define custom verifiers (in addition to registered ones) and environments. Merely
-    importing them there is not enough (services/reward/custom/loading.py)."""
+    """Packages and modules that may define custom verifiers (in addition to registered ones) and environments. A module
+    that only imports a verifier does not define it (services/reward/custom/loading.py)."""
     api_keys: tuple[tuple[str, str], ...] = ()
     """Environment variables with keys, each with its allowed base URL; a longer path is allowed too."""
     reward_servers: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Allowed:
     interpreters: tuple[str, ...] = ()
     """Executables that may run environments, in addition to the service's own."""
     programs: tuple[tuple[str, ...], ...] = ()
-    """Programs that environments may start, with all arguments: with other arguments an interpreter runs any code."""
+    """Programs that environments may start, each with its exact arguments, since other arguments may run any code."""
     variables: tuple[str, ...] = ()
     """Environment variables that programs of environments may get."""
     remote_code: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class Allowed:
             module = table.entry_point.partition(":")[0]
             if module and not (self._allows_module(module) or is_registered(table.entry_point)):
                 yield (
-                    f"reward.custom.{name}.entry_point: {module} is in no package of {_PACKAGE} "
-                    f"({_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
+                    f"reward.custom.{name}.entry_point: {module} is in no package that {_PACKAGE} allows "
+                    f"(allowed: {_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
                     f"{module.partition('.')[0]}, or register the function in the group {ENTRY_POINT_GROUP}"
                 )
 
@@ -83,8 +83,8 @@ class Allowed:
                 yield self._in_no_folder(f"{field}.source", table.file)
             if table.module and not self._allows_module(table.module):
                 yield (
-                    f"{field}.source: {table.module} is in no package of {_PACKAGE} "
-                    f"({_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
+                    f"{field}.source: {table.module} is in no package that {_PACKAGE} allows "
+                    f"(allowed: {_listed(self.verifier_packages)}): start the service with {_PACKAGE} "
                     f"{table.module.partition('.')[0]}"
                 )
             if table.interpreter and table.interpreter not in self.interpreters:
@@ -105,14 +105,14 @@ class Allowed:
             yield self._in_no_folder(f"{field}.words_file", str(words))
         if source == UNBOUNDED_ENVIRONMENT and not self._allows_module(source):
             yield (
-                f"{field}: the settings of {source} name packages, programs and keys of their own: allow all with "
-                f"{_PACKAGE} {source}"
+                f"{field}: the settings of {source} may name any package, program and key: to allow all of these, "
+                f"start the service with {_PACKAGE} {source}"
             )
 
     def _in_no_folder(self, field: str, file: str) -> str:
         return (
-            f"{field}: {file} is in no folder of {_FOLDER} ({_listed(self.verifier_folders)}): move it there, or start "
-            f"the service with {_FOLDER} {Path(file).parent}"
+            f"{field}: {file} is in no folder that {_FOLDER} allows (allowed: {_listed(self.verifier_folders)}): move "
+            f"the file to an allowed folder, or start the service with {_FOLDER} {Path(file).parent}"
         )
 
     def _allows_file(self, file: str) -> bool:
@@ -136,8 +136,8 @@ class Allowed:
         if not any(name == key and _is_below(str(url), base) for key, base in self.api_keys):
             # Do not repeat the name: it may be a key, given by mistake.
             yield (
-                f"{section}.api_key_env: that variable may not be sent to {url}; start the service with {_KEY} "
-                f"NAME=URL for it (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
+                f"{section}.api_key_env: this variable may not be sent to {url}: start the service with {_KEY} "
+                f"NAME=URL (allowed: {_listed([f'{key}={base}' for key, base in self.api_keys])})"
             )
 
     def _refused_remote_code(self, model: RewardModelConfig) -> Iterator[str]:
@@ -147,13 +147,13 @@ class Allowed:
 
 def _is_none_of(field: str, option: str, allowed: Sequence[str], value: str) -> str:
     return (
-        f"{field}: {value} is not allowed by {option} ({_listed(allowed)}): start the service with {option} "
+        f"{field}: {value} is not allowed by {option} (allowed: {_listed(allowed)}): start the service with {option} "
         f"{shlex.quote(value)}"
     )
 
 
 def _is_below(url: str, base: str) -> bool:
-    """Whether a URL has the scheme, host and port of `base`, and a path at or below its path."""
+    """Returns whether a URL has the scheme, host and port of `base`, and a path at or below the path of `base`."""
     given, allowed = urlsplit(url), urlsplit(base)
     within = f"{given.path.rstrip('/')}/".startswith(f"{allowed.path.rstrip('/')}/")
     # A server may read "%2e%2e" as "..", and a backslash as a slash.
@@ -166,7 +166,7 @@ def _server(url: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _listed(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values)) or "there is none"
+    return ", ".join(map(str, values)) or "none"
 
 
 def add_allowed_options(parser: argparse.ArgumentParser) -> None:
@@ -188,13 +188,13 @@ def add_allowed_options(parser: argparse.ArgumentParser) -> None:
     add(
         _PACKAGE,
         "NAME",
-        "installed package whose functions may be custom verifiers, and whose classes environments; functions that a "
-        f"package registers in {ENTRY_POINT_GROUP} always may",
+        "installed package whose functions may be custom verifiers and whose classes may be environments; functions "
+        f"that a package registers in {ENTRY_POINT_GROUP} are always allowed",
     )
     add(
         _KEY,
         "NAME=URL",
-        "environment variable whose key may be sent to servers at URL or below, as an api_key_env",
+        "environment variable that an api_key_env may name, with the URL at or below which its key may be sent",
         _key_and_url,
     )
     add(

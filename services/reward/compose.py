@@ -41,7 +41,7 @@ class Output:
     outcome: ScoreOutcome = ScoreOutcome.SCORED
     """The environment's outcome; SCORED without an environment."""
     is_good: bool | None = None
-    """Whether it is good for `only_reward_good_outputs`; with None, it is if it ended by itself and is not empty."""
+    """Whether it is good for `only_reward_good_outputs`. None: it is good if it ended by itself and is not empty."""
 
     @property
     def ended(self) -> bool:
@@ -65,7 +65,7 @@ class Composer:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether outputs need their token ids, apart from the verifiers."""
+        """Whether `compose` reads the token ids of outputs. Verifiers may also read them."""
         config = self.config
         counts_tokens = config.cosine.factor and not config.cosine.max_length_characters
         repeats_tokens = config.repetition.max_penalty and config.repetition.unit == "tokens"

@@ -58,7 +58,7 @@ class RewardServer:
 
     async def list_verifiers(self, patience_s: float) -> dict[str, reward_pb2.VerifierInfo]:
         """Returns the server's verifiers that the configuration uses, by name in lower case. Raises
-        `FailedPrecondition` without an answer within `patience_s`, and `InvalidArgument` if it lacks a verifier."""
+        `FailedPrecondition` if it does not answer within `patience_s`, and `InvalidArgument` if it lacks a verifier."""
         give_up = time.monotonic() + patience_s
         while True:
             try:
@@ -83,7 +83,7 @@ class RewardServer:
         if not self._config.verifiers and (taken := sorted(BUILT_IN_VERIFIERS & listed.keys())):
             raise InvalidArgument(
                 f"{self._field}.verifiers: {self._config.address} has {taken[0]!r}, which is also the name of a "
-                f"built-in verifier: name the verifiers to use, of {', '.join(sorted(listed))}"
+                f"built-in verifier: list only the verifiers to use; the server has {', '.join(sorted(listed))}"
             )
         return {name: listed[name] for name in self._config.verifiers or listed}
 
@@ -105,7 +105,7 @@ class RewardServer:
         return replace(score, verifier=truth.verifier, duration_s=time.perf_counter() - started)
 
     async def label_problem(self, verifier: str, truth: GroundTruth) -> str:
-        """Returns why the server cannot judge by a label; empty too if it checks no labels, or cannot check now."""
+        """Returns why the server cannot judge by a label; empty if it can, or does not check the label."""
         if not self._checks_labels:
             return ""
         label = ground_truth_to_wire(replace(truth, verifier=verifier))
@@ -139,15 +139,15 @@ class RewardServer:
     def _single_score(responses: list[reward_pb2.ScoreGroupResponse], sample_index: int) -> VerifierScore:
         """Returns the score of the verifier. Raises `InvalidArgument` unless there is exactly one score, a number."""
         if len(responses) != 1:
-            raise InvalidArgument(f"it answered {len(responses)} scores to one completion")
+            raise InvalidArgument(f"the server sent {len(responses)} scores for one completion")
         score = score_from_wire(responses[0].score)
         if score.sample_index != sample_index:
-            raise InvalidArgument(f"it answered sample_index {score.sample_index} to {sample_index}")
+            raise InvalidArgument(f"the server sent the sample_index {score.sample_index}, not {sample_index}")
         if len(score.verifier_scores) > 1:
-            raise InvalidArgument(f"it answered {len(score.verifier_scores)} verifier_scores to one verifier")
+            raise InvalidArgument(f"the server sent {len(score.verifier_scores)} verifier_scores for one verifier")
         part = (*score.verifier_scores, VerifierScore("", score.outcome, score.reward))[0]
         if part.outcome is ScoreOutcome.SCORED and not abs(part.value) <= MAX_REWARD:
-            raise InvalidArgument(f"it answered the value {part.value}")
+            raise InvalidArgument(f"the server sent the value {part.value}, not from -{MAX_REWARD:g} to {MAX_REWARD:g}")
         return part
 
 
@@ -203,15 +203,15 @@ class ServerScorer:
 
 
 def check_owners(listed: Mapping[str, Collection[str]], taken: Mapping[str, str]) -> None:
-    """Raises `InvalidArgument` where two tables have a verifier of one name. `listed` has the names of each server's
-    verifiers; `taken` maps the names that others use to their owners."""
+    """Raises `InvalidArgument` if two tables have verifiers with the same name. `listed` has the names of each server's
+    verifiers; `taken` maps the names of all other verifiers to their owners."""
     owners = dict(taken)
     for name, verifiers in listed.items():
         for verifier in verifiers:
             if verifier in owners:
                 raise InvalidArgument(
-                    f"reward.servers.{name}.verifiers: {verifier!r} is that of {owners[verifier]} already: name "
-                    "the verifiers of this server that are to be used"
+                    f"reward.servers.{name}.verifiers: {verifier!r} is already a verifier of {owners[verifier]}: list "
+                    "only other verifiers of this server"
                 )
             owners[verifier] = f"reward.servers.{name}"
 

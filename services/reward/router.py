@@ -26,8 +26,8 @@ class Router:
     def __init__(
         self, config: RewardConfig, *, packages: Sequence[str] = (), token_servers: Collection[str] = ()
     ) -> None:
-        """Starts nothing. Functions of `packages` may be verifiers; of any package, if it is empty. `token_servers` has
-        the addresses that get this process's token."""
+        """Starts nothing. Only `packages` may define custom verifiers (if empty, any package). `token_servers` has the
+        addresses that get this process's token."""
         self.pool = VerifierPool(
             num_processes=config.num_processes,
             timeout_s=config.timeout_s,
@@ -47,7 +47,7 @@ class Router:
 
     @property
     def notice(self) -> str:
-        """A message for people while the router works; empty if all is well."""
+        """A warning for people about unusable new code and slow verifiers; empty if all is well."""
         return "; ".join(filter(None, (self._custom.notice, self.pool.notice)))
 
     @property
@@ -63,8 +63,8 @@ class Router:
         await self._servers.find(taken, server_patience_s)
 
     async def reload_custom(self) -> None:
-        """Reads the code of custom verifiers again. Raises `InvalidArgument` if one cannot be used; then all keep their
-        former code."""
+        """Reads the code of custom verifiers again. Raises `InvalidArgument` if one cannot be used. All then keep their
+        earlier code."""
         await self._custom.reload()
 
     async def start(self) -> None:

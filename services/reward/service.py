@@ -75,8 +75,8 @@ class RewardService(RewardServiceServicer):
         return self._lifecycle.status(load, loaded=(worker_pb2.WORKER_STATE_READY, notice))
 
     async def drain(self, grace_s: float) -> None:
-        """Hands every stream back when its completions are scored or its episode is over, at the latest after
-        `grace_s`, since the process was told to end."""
+        """Takes no more work. Waits until received completions are scored and episodes are over, at most `grace_s`, and
+        then ends all streams. Called when the process was told to end."""
         if self._lifecycle.leave():
             self._departure.begin()
             with contextlib.suppress(TimeoutError):
@@ -101,8 +101,8 @@ class RewardService(RewardServiceServicer):
         if not self._lifecycle.is_configured(request.run_id, config):
             if (self._num_open or self.environments.num_open) and request.run_id != self._lifecycle.run_id:
                 raise FailedPrecondition(
-                    f"{self._num_open} completions of {self._lifecycle.run_id} are being scored, and "
-                    f"{self.environments.num_open} of its episodes played",
+                    f"the reward service still scores {self._num_open} completions and plays "
+                    f"{self.environments.num_open} episodes of the run {self._lifecycle.run_id}",
                     reason=ErrorReason.OTHER_RUN_ACTIVE,
                     metadata={"run_id": self._lifecycle.run_id},
                 )

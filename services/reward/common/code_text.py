@@ -21,7 +21,7 @@ _PYTHON = re.compile(
 )
 _SPAN = re.compile(r"```(.*?)```", re.DOTALL)
 _MAX_MISSES = 8
-"""Most misses. Each miss reads the rest of the text, which may have thousands of blocks."""
+"""Maximum number of misses. Each miss reads the rest of the text, which may have thousands of blocks."""
 
 
 def program_text(completion: str, *, any_tag: bool = False) -> str:

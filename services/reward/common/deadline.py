@@ -15,7 +15,7 @@ garbage collector, and a ring may happen there."""
 
 
 class _OutOfTime(BaseException):
-    """Not an Exception: computer algebra would catch it and continue."""
+    """Derives from BaseException, since computer algebra would catch an Exception and continue."""
 
 
 def within(seconds: float, what: str, judge: Callable[[], T]) -> T:
@@ -38,10 +38,10 @@ def within(seconds: float, what: str, judge: Callable[[], T]) -> T:
 
 
 def is_running(code: CodeType, frame: FrameType | None) -> bool:
-    """Tells whether the frame belongs to a call of the function with this code.
+    """Returns whether the frame, or a caller of it, belongs to a call of the function with this code.
 
-    What a signal raises there leaves by that call. A flag would be set or cleared a moment too late, and an exception
-    in between would reach nobody who expects it.
+    If so, an exception that a signal raises in the frame passes through that call. A flag could not tell this: it
+    would be set or cleared a moment too late, and nothing would catch an exception that is raised in that moment.
     """
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back

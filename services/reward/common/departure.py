@@ -1,4 +1,4 @@
-"""The departure of a reward service that was told to end: it hands streams back and finishes current completions."""
+"""The orderly end of a reward service: it stops reading streams, and finishes the completions that it has received."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection
@@ -33,7 +33,7 @@ class Departure:
             yield message
 
     async def finished(self, tasks: Collection["asyncio.Task[None]"]) -> None:
-        """Waits for all tasks, and raises their first error; cancels them and raises `Aborted` at `end`."""
+        """Waits for all tasks. Raises the first error of a task. At `end`, cancels the tasks and raises `Aborted`."""
         await _before(self._over, _gathered(tasks))
 
 

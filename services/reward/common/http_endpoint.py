@@ -117,7 +117,7 @@ class HttpEndpoint:
         """Sends `body` until there is an answer, at most `max_attempts` times. Returns `read` of the answer's JSON.
 
         `read` raises LookupError, TypeError, ValueError or AttributeError for anything but a good answer. Raises
-        `EndpointFailed`, and `Unscorable` if the server cannot take this question but may take others.
+        `EndpointFailed` without an answer, and `Unscorable` if this question is too long for the server.
         """
         config = self._config
         why = ""
@@ -133,11 +133,11 @@ class HttpEndpoint:
                             break
                         pause_s = _pause_s(attempt, error.retry_after_s)
                         if asyncio.get_running_loop().time() + pause_s >= (whole.when() or 0.0):
-                            why += f"; the next would be after {pause_s:g} s, past {limit}"
+                            why += f"; the next attempt, after {pause_s:g} s, would exceed {limit}"
                             break
                         await asyncio.sleep(pause_s)
         except TimeoutError:
-            why = f"no answer within {limit}; last: {why or 'none'}"
+            why = f"no answer within {limit}; last failure: {why or 'none'}"
         raise EndpointFailed(why)
 
     async def _ask_once(self, body: Mapping[str, Any]) -> bytes:
@@ -163,7 +163,7 @@ class HttpEndpoint:
         async with self._client.stream(self._method, self._url, **sent) as response:
             encoding = response.headers.get("content-encoding", "identity")
             if encoding.lower() != "identity":
-                raise EndpointFailed(f"{self._url} answered in {encoding[:_SHOWN]!r}, which was not asked for")
+                raise EndpointFailed(f"{self._url} encoded its answer as {encoding[:_SHOWN]!r} without being asked to")
             content = bytearray()
             async for part in response.aiter_raw():
                 content += part

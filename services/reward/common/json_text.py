@@ -13,15 +13,15 @@ _TAG = re.compile(r"[ \t]*[\w+.#-]*")
 _SPACES = re.compile(r"\s*")
 _BYTE_ORDER_MARK = "\ufeff"
 _MAX_FENCES = 1000
-"""Most fences for which blocks are read one after the other. Reading a block takes time linear in the text."""
+"""Maximum number of fences whose blocks are read one after the other. Reading a block takes linear time."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _MAX_DEPTH = 500
-"""Most levels of nesting. Python's own limit differs between its versions."""
+"""Maximum number of nested levels. Python's own limit differs between its versions."""
 _MAX_DIGITS = 10_000
-"""Most digits of a whole number that is computed, which takes some milliseconds."""
+"""Maximum number of digits of a whole number that is computed, which takes some milliseconds."""
 _MAX_EXPONENT = 10_000
 _PLAIN_DIGITS = 4300
-"""Most digits of a whole number that Python converts to text and back."""
+"""Maximum number of digits of a whole number that Python converts to text and back."""
 
 
 class NumberTooLarge(Exception):
@@ -29,8 +29,8 @@ class NumberTooLarge(Exception):
 
 
 def json_part(answer: str) -> str:
-    """Returns the JSON of an answer: its last fenced block if the whole is not JSON and has a block, else the whole. A
-    fence inside a string of the JSON does not end a block."""
+    """Returns the JSON of an answer: the whole answer if it is JSON or has no fenced block, else its last fenced block.
+    A fence inside a string of the JSON does not end a block."""
     text = answer.strip().removeprefix(_BYTE_ORDER_MARK).lstrip()
     if _value_end(text, 0) == len(text):
         return text
@@ -42,8 +42,8 @@ def exact_json(text: str, **hooks: Any) -> Any:
     """Returns the values of JSON. A number becomes an `int` or a `Decimal`, exactly as it is written; 3.0 becomes 3.
 
     Of equal keys the last counts, unless the `hooks` of `json.loads` say otherwise. Raises `ValueError` for text that
-    is not JSON, including NaN and Infinity, `RecursionError` for deep nesting, and `NumberTooLarge` for JSON that
-    contains such a number, but is not only this number.
+    is not JSON, including NaN and Infinity, and `RecursionError` for deep nesting. Raises `NumberTooLarge` for a number
+    that is too large, unless the number is the whole text and a `Decimal` can hold it.
     """
     if _is_too_deep(text):
         raise RecursionError

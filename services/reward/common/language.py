@@ -21,7 +21,7 @@ def language_codes() -> frozenset[str]:
 
 
 def language_of(text: str) -> str | None:
-    """Returns the code of the likeliest language ("en", "zh-cn"); None if the text has no features of any."""
+    """Returns the code of the likeliest language ("en", "zh-cn"); None if no language is detected."""
     from langdetect import LangDetectException, detect
 
     load()
@@ -33,6 +33,6 @@ def language_of(text: str) -> str | None:
 
 
 def is_language(text: str, code: str, *, undetectable: bool) -> bool:
-    """Returns whether a text is in a language; `undetectable` if no language is detected."""
+    """Returns whether a text is in a language. If no language is detected, returns `undetectable`."""
     found = language_of(text)
     return undetectable if found is None else found == code

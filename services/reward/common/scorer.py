@@ -13,7 +13,7 @@ from shoal.wire import int32_from_wire
 
 @dataclass(frozen=True)
 class ListedVerifier:
-    """A verifier, for people."""
+    """The description of a verifier that lists show to people."""
 
     name: str
     reads: str
@@ -40,7 +40,7 @@ class Scorer(Protocol):
         """Prepares the scorer. Raises a `ShoalError`, whose message names the unusable part."""
 
     async def close(self) -> None:
-        """Releases all resources of the scorer. Open completions are FAILED."""
+        """Releases all resources of the scorer. Completions without a score become FAILED."""
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         """Scores one completion by the verifier of `truth`. Never raises, except when canceled: an error is an
@@ -54,8 +54,8 @@ class Scorer(Protocol):
 
 
 def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
-    """Returns the completion's text after the begin mark of a thought that the prompt, or an episode's last turn, has
-    opened. Without the mark, a text that never ends the thought would not look like a thought."""
+    """Returns the completion's text. If the prompt or an episode's last turn has opened a thought, the thought's begin
+    mark precedes the text, since otherwise a text that never ends the thought would not look like a thought."""
     if completion.HasField("episode"):
         turns = completion.episode.turns
         return (turns[-1].opened_thought if turns else "") + completion.text
@@ -63,7 +63,7 @@ def whole_text(prompt: Prompt, completion: rollout_pb2.Completion) -> str:
 
 
 def token_ids(completion: rollout_pb2.Completion) -> Sequence[int]:
-    """Returns the completion's tokens; for an episode, the policy's tokens. Raises `InvalidArgument`."""
+    """Returns the completion's tokens; for an episode, the policy's tokens. Raises `InvalidArgument` for bad ids."""
     ids: list[int] = int32_from_wire(completion.token_ids, "completion.token_ids").tolist()
     if completion.HasField("episode"):
         return [token for turn in completion.episode.turns for token in ids[turn.start : turn.end]]

@@ -83,8 +83,8 @@ _TAKEN_BACK = re.compile(
 def is_stated(text: str, start: int, end: int) -> bool:
     """Returns whether a text states the words between two places.
 
-    It does not if the clause before them denies, supposes, asks, quotes, or attributes them to something else ("the
-    wrong answer is"), or if a question mark, a condition, another speaker, or a retraction follows them.
+    The words are not stated if the clause before them denies, supposes, asks, quotes, or attributes them to something
+    else ("the wrong answer is"), or if a question mark, a condition, another speaker, or a retraction follows them.
     """
     if is_governed(text, start):
         return False
@@ -100,7 +100,7 @@ def is_governed(text: str, start: int) -> bool:
 
 
 def is_asked(text: str, start: int, end: int) -> bool:
-    """Returns whether a text asks the words between two places, and answers with neither yes nor a reason."""
+    """Returns whether a text asks about the words between two places, and answers with neither yes nor a reason."""
     before = _before(text, start)
     if _ASKED.match(text, end):
         return _WHY.search(before) is None or _ANSWERED.match(text, end) is None

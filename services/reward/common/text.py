@@ -26,8 +26,8 @@ def words_verdict(answer: str, wanted: Iterable[str]) -> Verdict:
 
 
 def word_form(answer: str) -> str:
-    """Returns the normalized words of an answer. If nothing is left of it, as of "A" or "+", returns the answer without
-    case and surrounding white space."""
+    """Returns the normalized words of an answer. If normalizing leaves nothing, as for "A" or "+", returns the answer
+    in lower case, without surrounding white space."""
     return normalized(answer) or answer.strip().lower()
 
 
@@ -43,7 +43,7 @@ def without_turns(text: str) -> str:
 
 
 def normalized(text: str) -> str:
-    """Lower-cases, removes ASCII punctuation and the words a, an, the, and extra spaces (arXiv:1606.05250)."""
+    """Lower-cases a text; removes ASCII punctuation, the words a, an and the, and extra spaces (arXiv:1606.05250)."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -70,7 +70,7 @@ def tagged_or_all(text: str) -> str:
 
 def token_f1(answer: str, wanted: str) -> float:
     """Returns the harmonic mean of precision and recall of the normalized words, counted with repetitions. If
-    normalizing leaves nothing of `wanted`, as of "A", returns 1 for an equal answer, else 0."""
+    normalizing leaves nothing of `wanted`, as for "A", returns 1 for an equal answer, else 0."""
     got, want = Counter(normalized(answer).split()), Counter(normalized(wanted).split())
     if not want:
         return float(word_form(answer) == word_form(wanted))
@@ -79,7 +79,7 @@ def token_f1(answer: str, wanted: str) -> float:
 
 
 def listed_texts(label: Any) -> list[str]:
-    """Returns the `acceptable_texts`; reads a label that is a JSON list written as text."""
+    """Returns the `acceptable_texts` of a label, which may also be a JSON list written as text."""
     if isinstance(label, str) and label.lstrip().startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             label = json.loads(label)

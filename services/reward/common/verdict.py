@@ -30,8 +30,8 @@ class Broken(Exception):
 
 
 def acceptable_texts(label: Any) -> list[str]:
-    """Returns the answers that a label accepts: one text or number, or a list of them. 72.0, the form on the wire, is
-    "72". Raises `Unscorable` if there is nothing to compare with."""
+    """Returns the answers that a label accepts: one text or number, or a list of them. 72.0, as 72 arrives over the
+    wire, becomes "72". Raises `Unscorable` if there is nothing to compare with."""
     texts = [_text(item) for item in (label if isinstance(label, list) else [label])]
     if not texts:
         raise Unscorable("the label is an empty list")

@@ -17,8 +17,8 @@ class Verifier:
     """A verifier. Its name is the name of the module that declares it as `VERIFIER`."""
 
     verify: Callable[..., Verdict]
-    """Text, label, and options if there are any -> verdict. Raises `Unscorable`; any other exception means that the
-    verifier broke. `reads` decides which text and which keyword it gets."""
+    """Judges a text by a label, and by options if the verifier has options. Raises `Unscorable`; any other exception
+    means that the verifier broke. `reads` decides which text and which keyword argument it gets."""
     values: str
     """Range of the value, for people: "1 or 0"."""
     best: Literal["correct", "measure", "zero"] = "correct"
@@ -72,7 +72,7 @@ class Verifier:
         *,
         keep_thoughts: bool = False,
     ) -> Verdict:
-        """Calls `verify` with its input, or with the whole text to `keep_thoughts`. Raises the errors of `verify`."""
+        """Calls `verify` with its input, or with the whole text if `keep_thoughts`. Raises the errors of `verify`."""
         arguments = [self.options.model_validate(options)] if self.options else []
         if self.reads == "answer" and not keep_thoughts:
             answer = without_thoughts(completion)

@@ -20,7 +20,7 @@ _OF_TRAINER = ("trainer_state", "environments")
 
 def adapted(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
     """Returns a function of Shoal's arguments that calls `function` by the convention of its code. Raises `Unusable` if
-    the function cannot be called so."""
+    the function cannot be called in this way."""
     arguments = json.loads(code.arguments)
     if code.convention == "verl":
         _check_takes(function, code, (*_VERL, *arguments))
@@ -78,7 +78,7 @@ def _after(result: Any, read: Callable[[Any], Any]) -> Any:
 def _score(result: Any, key: str) -> Any:
     """Returns the number in a result of verl."""
     if isinstance(result, Mapping) and key not in result:
-        raise Broken(f'it returned a table without "{key}"; the table has: {", ".join(map(str, result)) or "nothing"}')
+        raise Broken(f'the returned table lacks "{key}" (score_key); it has {", ".join(map(str, result)) or "nothing"}')
     return result[key] if isinstance(result, Mapping) else result
 
 
@@ -116,8 +116,8 @@ def _of_trl(function: Callable[..., Any], code: Code) -> Callable[..., Any]:
 
 
 def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[str], list[str], Collection[str] | None]:
-    """Returns the parameters without and with a default, and all possible ones (None if any name is). Raises
-    `Unusable`."""
+    """Returns the parameters without a default, those with a default, and all accepted names (None if every name is
+    accepted). Raises `Unusable`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -139,7 +139,7 @@ def _parameters_of_trl(function: Callable[..., Any], code: Code) -> tuple[list[s
 
 
 def _columns(label: Any, needed: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the columns of a label, each a list of one value. A label that is no table is the only needed column."""
+    """Returns the columns of a label, each a list of one value. A label that is no table is the one needed column."""
     if isinstance(label, Mapping):
         return {str(name): [value] for name, value in whole(label).items()}
     return {needed[0]: [whole(label)]} if len(needed) == 1 else {}

@@ -32,7 +32,7 @@ def configured_codes(
 
 
 def read_code(name: str, table: CustomVerifierConfig, packages: tuple[str, ...] = ()) -> Code:
-    """Reads the code that a table names, with its file as it is now. Raises `Unusable`."""
+    """Returns the code that a table names, with the current text of its file. Raises `Unusable`."""
     arguments = json.dumps(table.arguments, sort_keys=True)
     code = Code(name, table.function, convention=table.convention, arguments=arguments, score_key=table.score_key)
     if table.file:
@@ -53,10 +53,10 @@ def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
         if name in config:
             continue
         if name in BUILT_IN_VERIFIERS or name in codes:
-            owner = "a built-in verifier" if name in BUILT_IN_VERIFIERS else f"that of {codes[name].location}"
+            owner = "a built-in verifier" if name in BUILT_IN_VERIFIERS else codes[name].location
             raise InvalidArgument(
-                f"the package {package} registers a verifier {name!r} (entry point {point.value} in "
-                f"{ENTRY_POINT_GROUP}), which is the name of {owner}: rename its entry point, or uninstall it"
+                f"the package {package} registers {point.value} in {ENTRY_POINT_GROUP} as the verifier {name!r}, but "
+                f"{owner} already has this name: rename the entry point, or uninstall the package"
             )
         # The error of importing a malformed entry point has its name.
         module, _, function = point.value.partition("[")[0].strip().partition(":")
@@ -65,7 +65,7 @@ def installed_codes(config: Mapping[str, CustomVerifierConfig]) -> list[Code]:
 
 
 async def tried(code: Code) -> CustomVerifier | Unusable:
-    """Loads code in a separate process. Returns why it is unusable instead of an error."""
+    """Loads code in a separate process. If the code is unusable, returns the error instead of raising it."""
     try:
         return await probe(code)
     except Unusable as error:
@@ -73,8 +73,8 @@ async def tried(code: Code) -> CustomVerifier | Unusable:
 
 
 async def new_versions(file: str) -> AsyncIterator[None]:
-    """Yields for each version of a file, including the current version, when the file has not changed during a pause:
-    it may be half-written before."""
+    """Yields once for each version of a file, including the current version. Waits until the file has not changed for a
+    pause, since a version may be half-written before that."""
     taken: tuple[int, ...] | None = None
     before: tuple[int, ...] = ()
     while True:

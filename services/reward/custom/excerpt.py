@@ -31,8 +31,8 @@ def excerpt(source: str, function: str, path: str) -> str:
     """Returns a script with empty lines instead of the statements that one of its functions does not need.
 
     Keeps the function, statements that set or change a name that kept statements read, imports from `__future__`, and
-    changes of `sys.path`. Raises `SyntaxError`, and `LookupError`, with the names of all functions, if no statement
-    sets the function's name.
+    changes of `sys.path`. Raises `SyntaxError` if the script does not parse. Raises `LookupError`, with the names of
+    all functions, if no statement sets the function's name.
     """
     tree = ast.parse(source, path)
     futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]

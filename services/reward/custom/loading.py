@@ -75,7 +75,7 @@ class LoadedVerifiers:
         return name in self._loaded
 
     def load(self, name: str) -> None:
-        """Imports the function. An error is raised when the function is called."""
+        """Imports the function. `judge` raises the error of a failed import."""
         try:
             self._loaded[name] = load(self._codes[name])
         except Unusable as error:
@@ -107,7 +107,7 @@ class LoadedVerifiers:
     def _look_for_leaks(self, name: str) -> None:
         try:
             if (used := self._process.memory_info().rss) > _MAX_RESIDENT_BYTES:
-                self.why_replace = f"it has {used >> 20} MiB after {name}"
+                self.why_replace = f"it uses {used >> 20} MiB of memory after {name}"
         except OSError as error:  # The process has too many open files to read its own memory use.
             self.why_replace = f"{error.strerror} after {name}"
 
@@ -137,18 +137,18 @@ def _module_of_file(code: Code) -> types.ModuleType:
     except LookupError as error:
         raise Unusable("function", f"{code.path} has no function {code.function!r}; it has: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # Python raises these for odd source.
-        raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from None
+        raise Unusable("file", f"{code.path} cannot be imported: {error_line(error, code.path)}") from None
     try:
         return import_source(f"shoal_verifier_{code.name}", code.path, source)
     except (Exception, SystemExit) as error:
-        raise Unusable("file", f"{code.path} does not import: {error_line(error, code.path)}") from error
+        raise Unusable("file", f"{code.path} cannot be imported: {error_line(error, code.path)}") from error
 
 
 def _installed(code: Code) -> types.ModuleType:
     try:
         return importlib.import_module(code.module)
     except (Exception, SystemExit) as error:
-        raise Unusable("entry_point", f"{code.module} does not import: {error_line(error, '')}") from error
+        raise Unusable("entry_point", f"{code.module} cannot be imported: {error_line(error, '')}") from error
 
 
 def _check_origin(function: Callable[..., Any], code: Code) -> None:
@@ -158,7 +158,7 @@ def _check_origin(function: Callable[..., Any], code: Code) -> None:
         raise Unusable(
             "entry_point",
             f"{code.module} only imports {code.function!r}, which {origin} defines: name a function that is defined in "
-            f"what --allow-verifier-package allows ({', '.join(code.defined_in)})",
+            f"a package that --allow-verifier-package allows (allowed: {', '.join(code.defined_in)})",
         )
 
 
@@ -169,7 +169,7 @@ def _digest_of(module: types.ModuleType) -> str:
 
 
 def _parameters(function: Callable[..., Any], code: Code) -> frozenset[str]:
-    """Returns the arguments that a function takes. Raises `Unusable` if `NAMES` lacks some that it needs."""
+    """Returns the arguments that a function takes. Raises `Unusable` if it needs an argument outside `NAMES`."""
     field = "function" if code.path else "entry_point"
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -185,7 +185,7 @@ def _parameters(function: Callable[..., Any], code: Code) -> frozenset[str]:
             found.add(parameter.name)
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
             raise Unusable(
-                field, f"{code.function} takes {parameter.name!r}, which does not exist; known: {', '.join(NAMES)}"
+                field, f"{code.function} needs {parameter.name!r}, but verifiers get only {', '.join(NAMES)}"
             )
     if "completion" not in found:
         raise Unusable(field, f"{code.function} takes no 'completion', so it could not judge the completion")

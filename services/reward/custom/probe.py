@@ -1,4 +1,4 @@
-"""`python -m services.reward.custom.probe PARENT_PID`: loads a custom verifier in a process of its own, since its code
+"""`python -m services.reward.custom.probe PARENT_PID`: loads a custom verifier in a separate process, since its code
 may hang, crash or take all memory. Reads a `Code` as JSON from stdin, and writes one JSON object to stdout."""
 
 import asyncio

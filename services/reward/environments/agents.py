@@ -95,5 +95,5 @@ async def _take_replies(requests: Requests, session: Session) -> None:
             case "end":
                 return
             case _:
-                raise invalid("reply", "after the start of an agent, send replies to its calls, then the end")
+                raise invalid("reply", "after an agent's start, send only replies to its calls, and finally the end")
     raise CallerLeft

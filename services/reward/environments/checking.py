@@ -50,7 +50,7 @@ async def check(
     """Plays episodes in two processes, one after the other, with the same turns, and compares.
 
     `tools` has the names of the offered tools, None for all. `texts` are the policy's turns, with "/tool {...}" for a
-    call; by default each tool is called, or some texts are said. Raises `InvalidArgument` for code that cannot be
+    call; by default, calls of each tool, or some texts without tools. Raises `InvalidArgument` for code that cannot be
     loaded or cannot work here, an invalid task, an unknown tool, and a call whose arguments are not a JSON object.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -198,7 +198,7 @@ def _report(info: Message, runs: Sequence[_Played], files: Sequence[str]) -> dic
     if left["files"]:
         problems.append(f"the environment leaves files behind: {', '.join(left['files'][:_MAX_SHOWN])}")
     if left["threads"] or left["open_files"] > _NUM_EPISODES:
-        problems.append(f"it leaves {left['threads']} threads and {left['open_files']} open files behind")
+        problems.append(f"the environment leaves {left['threads']} threads and {left['open_files']} open files behind")
     return {
         "description": info["description"],
         "tools": [tool["name"] for tool in info["tools"]],

@@ -23,7 +23,7 @@ class EnvironmentCode:
     interpreter: str
     memory_bytes: int
     max_chars: int
-    """Most characters of an observation."""
+    """Largest number of characters of an observation."""
     path: str = ""
     """Path of the file, for messages."""
     source: str = ""
@@ -45,7 +45,7 @@ class EnvironmentCode:
 
 
 def read_code(config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> EnvironmentCode:
-    """Reads the code that a table names, as it is now; for a module, `packages` is `defined_in`. Raises `Unusable`."""
+    """Reads the current code of a table. For a module, `packages` becomes `defined_in`. Raises `Unusable`."""
     code = EnvironmentCode(
         config.name,
         config.object_name,

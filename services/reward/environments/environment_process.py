@@ -90,7 +90,7 @@ class _Call:
     name: str
     timeout_s: float
     max_others_s: float
-    """Longest delay of its limit by other calls that compute."""
+    """Maximum time by which other calls that compute may delay its limit."""
     done: "asyncio.Future[Any]"
     logs_error: bool = True
     began_s: float = 0.0
@@ -136,8 +136,8 @@ class EnvironmentProcess(ChildProcess):
     def __init__(
         self, code: EnvironmentCode, on_gone: Callable[["EnvironmentProcess"], object], num_sharing: int = 1
     ) -> None:
-        """`on_gone` is called when the process and its descendants are gone. At most `num_sharing` episodes share it;
-        each of the others delays the limit of a call by at most one such limit."""
+        """`on_gone` is called when the process and its descendants are gone. At most `num_sharing` episodes share it.
+        While other episodes compute, they delay the limit of a call, each by at most the length of that limit."""
         self.code, self._on_gone, self._num_sharing = code, on_gone, num_sharing
         self.num_episodes = 0
         """Episodes that have a place in it; its pool counts them."""
@@ -231,7 +231,7 @@ class EnvironmentProcess(ChildProcess):
         # Any of several calls may block the others. The blocking call will hang again when it is alone.
         extra = {"environment": self.code.name, "pid": self.pid, "call": call.name}
         _log.warning("environment process killed", extra=extra)
-        self.kill(f"{why}, in this episode or another one of its process")
+        self.kill(f"{why}, in this episode or another episode of the same process")
 
     def _sweep(self) -> None:
         for call in self._calls.values():

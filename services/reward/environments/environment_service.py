@@ -45,7 +45,7 @@ class EnvironmentService(EnvironmentServiceServicer):
 
     @property
     def notice(self) -> str:
-        """A message for people while environments work; empty if all is well."""
+        """A warning for people, for example that new code cannot be used; empty if all is well."""
         return self._environments.notice
 
     async def use(self, environments: Environments, *, lists_unusable: bool = False) -> None:
@@ -65,7 +65,7 @@ class EnvironmentService(EnvironmentServiceServicer):
         await self._nothing_open.wait()
 
     def give_up(self) -> None:
-        """Ends the episodes that are still open with ABORTED: the process ends now."""
+        """Ends all open episodes with ABORTED, since the process ends now."""
         self._has_given_up = True
         for task in self._playing_tasks:
             task.cancel()

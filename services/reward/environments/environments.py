@@ -41,11 +41,11 @@ class Places:
 
     @contextlib.contextmanager
     def one(self) -> Iterator[None]:
-        """Takes a place for the block. Raises `ResourceExhausted`, with the time of a retry, if no place is free."""
+        """Holds a place during the block. Raises `ResourceExhausted`, with the time of a retry, if no place is free."""
         if self._num_open >= self._num_places:
             raise ResourceExhausted(
-                f"{self._num_places} episodes of {self._environment} are open "
-                f"(environments.{self._environment}.max_episodes)",
+                f"{self._num_places} episodes of {self._environment} are open, and "
+                f"environments.{self._environment}.max_episodes allows no more",
                 reason=ErrorReason.QUEUE_FULL,
                 retry_after_s=self._wait_s(),
             )
@@ -81,8 +81,8 @@ class Environments:
     def __init__(
         self, config: Sequence[EnvironmentConfig], *, packages: Sequence[str] = (), token_servers: Collection[str] = ()
     ) -> None:
-        """Starts nothing. Classes of `packages` may be environments (of any package, if it is empty). `token_servers`
-        has the addresses that get this process's token."""
+        """Starts nothing. Environments in modules must be defined in one of `packages` (in any, if it is empty).
+        `token_servers` has the addresses that get this process's token."""
         self._environments: dict[str, LocalEnvironment | RemoteEnvironment] = {}
         for one in config:
             self._environments[one.name] = (
@@ -103,11 +103,10 @@ class Environments:
         return "; ".join(filter(None, (environment.notice for environment in self._environments.values())))
 
     async def find(self, *, lists_unusable: bool = False, keeps_tools: bool = False) -> None:
-        """Loads every environment once, in a process, and asks servers. A repeat loads the current code, with
-        `keeps_tools` only if no tool is lost.
+        """Loads every environment once, in a process, and asks servers. A second call loads the current code. With
+        `keeps_tools`, an environment is unusable if its new code lacks a tool of the old code.
 
-        Raises `InvalidArgument` with each unusable table and the reason; with `lists_unusable` they are listed as
-        unavailable instead.
+        Raises `InvalidArgument` with unusable tables and the reasons. `lists_unusable` lists these as unavailable.
         """
         finding = [environment.find(keeps_tools=keeps_tools) for environment in self._environments.values()]
         results = await asyncio.gather(*finding, return_exceptions=True)
@@ -138,7 +137,8 @@ class Environments:
         return [self._environments[name].info for name in sorted(self._environments)]
 
     async def play(self, start: environment_pb2.EpisodeStart, requests: Requests) -> Responses:
-        """Plays one episode. Raises `InvalidArgument`, `ResourceExhausted` if too many are open, and `Aborted`."""
+        """Plays one episode. Raises `InvalidArgument` for a bad message, `ResourceExhausted` if too many episodes are
+        open, and `Aborted` if the episode must begin again."""
         environment = self._environments.get(start.environment)
         if environment is None:
             known = ", ".join(sorted(self._environments)) or "none"

@@ -19,10 +19,10 @@ from shoal.telemetry import metrics, names
 
 _REPLAYS = metrics.counter(names.ENVIRONMENT_REPLAYS)
 _MAX_DEATHS = 3
-"""Most deaths of a process in one turn of an episode. The first may have come from outside or from another episode of
-the process; the last is in a process that the episode does not share."""
+"""Maximum number of deaths of a process in one turn of an episode. The first may have come from outside or from another
+episode of the process; the last is in a process that the episode does not share."""
 _MAX_DEATHS_IN_ALL = 20
-"""Most deaths of a process in an episode, in or between calls, before another service must play it."""
+"""Maximum number of deaths of a process in an episode, in or between calls, before another service must play it."""
 _RUN_TIMEOUT_S = 7 * 86400.0
 _STOP_TIMEOUT_S = 5.0
 
@@ -112,7 +112,7 @@ class EpisodeHere:
                 await self._call(process, "stop")
         except TimeoutError:
             process.kill("an agent of another episode hung")
-            raise EpisodeFailed(f"the agent did not end within {_STOP_TIMEOUT_S:g} s: it keeps its process") from None
+            raise EpisodeFailed(f"the agent did not end within {_STOP_TIMEOUT_S:g} s; its process was killed") from None
         except (CallFailed, ProcessLost) as error:
             raise EpisodeFailed(f"the agent could not be ended: {error}") from None
 
@@ -178,7 +178,7 @@ class EpisodeHere:
             raise self._lost(f"its process died {_MAX_DEATHS_IN_ALL} times in this episode: {lost}") from None
 
     def _lost(self, why: str) -> Aborted:
-        return Aborted(f"episode {self._start.episode_id}: {why}; begin it again")
+        return Aborted(f"episode {self._start.episode_id}: {why}; begin the episode again")
 
     async def _replay(self, process: EnvironmentProcess) -> None:
         """Brings a new process to the state of the lost process."""
@@ -211,7 +211,7 @@ class EpisodeHere:
 
     def _failure(self, error: CallFailed) -> Exception:
         if error.kind == "invalid_task":
-            return InvalidArgument(f"start.task: the environment {self._pool.code.name} does not take it: {error}")
+            return InvalidArgument(f"start.task: the environment {self._pool.code.name} rejects the task: {error}")
         if error.kind == "cannot_load":  # The code has worked before, so something else ends its processes.
             return self._lost(str(error))
         if error.kind == "unscorable":

@@ -44,7 +44,7 @@ class LocalEnvironment:
     """Plays episodes in processes. Belongs to one event loop."""
 
     def __init__(self, config: EnvironmentConfig, packages: tuple[str, ...] = ()) -> None:
-        """Environments must be defined in `packages`, or, if it is empty, in any package."""
+        """An environment in a module must be defined in one of `packages` (in any, if it is empty)."""
         self.config, self._packages = config, packages
         self.info = environment_pb2.EnvironmentInfo(name=config.name)
         self.notice = ""
@@ -56,15 +56,15 @@ class LocalEnvironment:
         """The endpoint at which agents call the policy."""
         self._finding = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
-        """Background tasks: the ends of former code, the cleanups of episodes, and the watch of the file."""
+        """Background tasks: closing the pools of earlier code, cleaning up after episodes, and watching the file."""
 
     @property
     def pids(self) -> list[int]:
         return [pid for pool in (self._pool, *self._former) if pool is not None for pid in pool.pids]
 
     async def find(self, *, keeps_tools: bool = False) -> None:
-        """Loads the current code in a process, and uses it for later episodes. Raises `Unusable`, with `keeps_tools`
-        also for code that lacks a current tool; then the former code stays in use."""
+        """Loads the current code in a process, and uses it for later episodes. Raises `Unusable` if it cannot be used;
+        with `keeps_tools`, also if it lacks a tool of the earlier code. The earlier code then stays in use."""
         async with self._finding:
             await self._find(keeps_tools)
         self.notice = ""
@@ -110,7 +110,7 @@ class LocalEnvironment:
                 _log.info("environment has new code", extra={"environment": self.config.name, "file": current.path})
         except Unusable as error:
             self.notice = (
-                f"environments.{self.config.name}.source: the new version is not used, and "
+                f"environments.{self.config.name}.source: the new code cannot be used, so the code with the digest "
                 f"{current.digest[:SHOWN_DIGITS]} stays in use: {error}"
             )
             _log.error("environment keeps its code", extra={"environment": self.config.name, "error": self.notice})
@@ -130,7 +130,7 @@ class LocalEnvironment:
         start = start_from_wire(first)
         replay = [turn_from_wire(turn, number) for number, turn in enumerate(first.replay, start=1)]
         if replay and not self.info.is_deterministic:
-            raise invalid("start.replay", f"the environment {self.config.name} is not deterministic: begin without")
+            raise invalid("start.replay", f"the environment {self.config.name} is not deterministic: send no replay")
         episode = EpisodeHere(self._pool, start, is_deterministic=self.info.is_deterministic)
         try:
             number = len(replay)
@@ -172,7 +172,7 @@ class LocalEnvironment:
             if request.WhichOneof("part") == "end":
                 return
             if request.WhichOneof("part") != "turn":
-                raise invalid("turn", "after the start come turns, then the end")
+                raise invalid("turn", "after the start, send only turns, and finally the end")
             number += 1
             observation = await self._timed("step", episode.step(turn_from_wire(request.turn, number)))
             yield observation_to_wire(observation, number)
@@ -207,8 +207,8 @@ def lost_tool(former: environment_pb2.EnvironmentInfo, info: environment_pb2.Env
     for tool in former.tools:
         if parameters.get(tool.name) != tool.parameters:
             return (
-                f"it has no tool {tool.name!r} with the parameters that prompts of the run show: restore it, or stop "
-                "the run, and resume it"
+                f"the new code has no tool {tool.name!r} with the parameters in the run's prompts: restore the tool, "
+                "or stop and resume the run"
             )
     return ""
 

@@ -37,7 +37,7 @@ class EnvironmentPool:
         return [process.pid for process in self._processes if process.pid and not process.is_lost]
 
     def begin_episode(self) -> None:
-        """Counts an episode until `end_episode`. The code stays for it, even if its process must be replaced."""
+        """Counts an episode until `end_episode`. Until then the pool stays open, even if it is retired."""
         self._num_episodes += 1
 
     def end_episode(self) -> None:
@@ -60,7 +60,7 @@ class EnvironmentPool:
             except ProcessLost as lost:
                 self.leave(process)
                 if attempt == max_starts or self._is_closing:
-                    raise CallFailed("cannot_load", f"no process of the environment starts: {lost}") from None
+                    raise CallFailed("cannot_load", f"no process of the environment can be started: {lost}") from None
                 await asyncio.sleep(_START_PAUSE_S * attempt)
             except BaseException:
                 self.leave(process)

@@ -51,7 +51,7 @@ class RemoteEnvironment:
 
     async def find(self, *, keeps_tools: bool = False) -> None:
         """Asks the server for its environments. Raises `FailedPrecondition` if it does not answer, and
-        `InvalidArgument` if it lacks the environment, or, with `keeps_tools`, a tool that the environment had."""
+        `InvalidArgument` if it lacks the environment; with `keeps_tools`, also if the environment has lost a tool."""
         give_up, request = time.monotonic() + self._patience_s, environment_pb2.ListEnvironmentsRequest()
         while True:
             try:

@@ -162,7 +162,7 @@ class Judge:
             graded = await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise EndpointFailed("the reward service was reconfigured") from None
+                raise EndpointFailed("the question was canceled, since the reward service closed the judge") from None
             raise
         return replace(graded, from_cache=is_shared)
 

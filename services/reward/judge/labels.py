@@ -47,7 +47,7 @@ def _joined(label: Any) -> str:
 def _from_object(label: Mapping[str, Any]) -> dict[str, str]:
     unknown = sorted(set(label) - {"reference", "rubric"})
     if unknown:
-        raise Unscorable(f"a judge's label may hold reference and rubric, each a text (found: {', '.join(unknown)})")
+        raise Unscorable(f"the label may have only reference and rubric, each a text (found: {', '.join(unknown)})")
     return {name: _joined(text) for name, text in label.items() if text is not None}
 
 
@@ -103,7 +103,7 @@ RUBRIC_DESCRIPTION = """Weighted criteria, each graded by a language model (`rew
 
 Label: an object with `rubrics`, a list of objects with `description` and `weight` (1 by default; below 0 for what an
 answer should not do), and optionally `query`, the question. Value: the sum of grade times weight, divided by the sum of
-the absolute weights; -1 to 1, and 0 to 1 if no weight is below 0. Scored only if every criterion was."""
+the absolute weights; -1 to 1, and 0 to 1 if no weight is below 0. Scored only if every criterion got a grade."""
 
 JUDGED_LABELS: Mapping[str, JudgedLabel] = {
     "general-creative_writing": JudgedLabel(
@@ -133,7 +133,7 @@ JUDGED_LABELS: Mapping[str, JudgedLabel] = {
         "either",
         _about(
             "The question of `reward.judge.template`",
-            "a reference answer, or an object with `reference` and `rubric`, of which the template's are needed",
+            "a reference answer, or an object with `reference`, `rubric` or both, as the template needs",
         ),
     ),
 }

@@ -41,7 +41,7 @@ class JudgeScorer:
 
     async def score(self, truth: GroundTruth, prompt: Prompt, completion: rollout_pb2.Completion) -> VerifierScore:
         if self._judge is None:
-            return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="there is no judge")
+            return VerifierScore(truth.verifier, ScoreOutcome.FAILED, detail="the reward service has started no judge")
         text = completion.text if truth.verifier in self._keep_thoughts else whole_text(prompt, completion)
         return await self._judge.judge(truth.verifier, prompt.question, text, truth.label)
 

@@ -38,7 +38,7 @@ class Template:
         Raises `Unscorable` if a value is missing or blank; an empty answer is accepted."""
         for name in sorted(self.placeholders):
             if name != "answer" and not values.get(name, "").strip():
-                raise Unscorable(f"the judge's template needs a {name}, and the data have none")
+                raise Unscorable(f"the judge's template needs a {name}, and the data has none")
         digest = hashlib.sha256()
         for name in sorted(values):
             digest.update(f"{name}\0{values[name]}\0".encode("utf-8", "surrogatepass"))

@@ -1,2 +1,2 @@
-"""Completions scored by a reward model: a sequence classification model, in a process that `model_process.py` keeps and
-that runs `runner.py`, with torch, or behind a server (`endpoint.py`)."""
+"""Completions scored by a reward model, which is a sequence classification model. `model_process.py` keeps a process
+that runs the model with torch (`runner.py`), or `endpoint.py` asks a server."""

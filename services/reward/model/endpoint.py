@@ -27,7 +27,7 @@ class ModelEndpoint:
 
     async def start(self) -> int:
         """Sends a first question. Returns the index of the label that is the reward. Raises `InvalidArgument` if the
-        server refuses it, or its labels do not fit the settings, and `Unavailable` without an answer."""
+        server refuses it, or its labels do not fit the settings, and `Unavailable` if it does not answer."""
         try:
             answer = await self.answer(_PROBE)
         except EndpointFailed as error:
@@ -74,7 +74,7 @@ class ModelEndpoint:
             return
         if answer.num_tokens is None:
             raise ModelFailed(
-                "the server reports no number of tokens: unset reward.model.max_length_tokens, which needs it"
+                "the server reports no number of tokens: unset reward.model.max_length_tokens, which needs this number"
             )
         if answer.num_tokens > most:
             raise Unscorable(

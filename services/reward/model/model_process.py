@@ -54,7 +54,7 @@ class ModelProcess:
         self._process: ChildProcess | None = None
         """The current process, or the last one."""
         self._label: int | None = None
-        """The index of the label that is the reward, once the model is loaded. A first start that fails is the last."""
+        """The index of the label that is the reward, once the model is loaded. A failed first start is not repeated."""
         self._is_refused = False
         self._waiting: deque[_Item] = deque()
         self._in_flight: dict[int, _Item] = {}
@@ -62,7 +62,7 @@ class ModelProcess:
 
     @property
     def num_restarts(self) -> int:
-        """Processes replaced because they died or hung."""
+        """The number of processes that were replaced because they died or hung."""
         return self._processes.num_replaced
 
     @property
@@ -79,8 +79,8 @@ class ModelProcess:
         raise (InvalidArgument if self._is_refused else Unavailable)(process.why_ended)
 
     async def answer(self, question: Question) -> Answer:
-        """Waits for the model. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question. If the
-        call is canceled while its question waits, the question is not sent."""
+        """Waits for the model's answer. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question.
+        If the call is canceled while its question waits, the question is not sent."""
         if self._processes.is_closing:
             # The stream began before the model was replaced, so no process would ever take the question.
             raise ModelFailed(_CLOSED)
@@ -139,7 +139,7 @@ class ModelProcess:
 
     def _start_clock(self, process: ChildProcess) -> None:
         timeout_s = self._config.timeout_s
-        process.set_deadline(timeout_s, f"the reward model gave no answer for reward.model.timeout_s ({timeout_s:g} s)")
+        process.set_deadline(timeout_s, f"the reward model gave no answer in reward.model.timeout_s ({timeout_s:g} s)")
 
     def _give_up(self, why: str) -> None:
         """Kills a process that hangs. Fails its questions now, not after the end of the process."""

@@ -13,7 +13,7 @@ from shoal.conversation import ChatMessage
 
 
 class Question(TypedDict, total=False):
-    """A prompt and its completion, under one of the two keys. It is sent as JSON."""
+    """A prompt and its completion, sent as JSON. Has exactly one of the two keys."""
 
     messages: list[dict[str, Any]]
     """Messages with role and content, the completion last. The model's chat template is not yet applied."""
@@ -26,7 +26,7 @@ def question_for(
 ) -> Question:
     """Puts a completion after the prompt's messages, or after the prompt's text if the messages are not known. With
     `after_thoughts` the completion begins with the mark of a thought that the prompt has opened. Breaks up markers of
-    turns in the completion, so that it cannot end its own turn and let another user praise it."""
+    turns in the completion, so that it cannot end its own turn and add the praise of a user."""
     answer = without_thoughts(completion) if config.after_thoughts else completion
     answer = clean(without_turns(answer))
     if not messages:
@@ -53,7 +53,7 @@ def value_of(answer: Answer, label: int, kind: Literal["logit", "sigmoid", "soft
     """Returns the value of a label. Raises `ModelFailed` if the answer lacks the label, or is not finite."""
     logits = answer.logits
     if label >= len(logits):
-        raise ModelFailed(f"reward.model.label is {label}, but the model has only {len(logits)} labels, from 0")
+        raise ModelFailed(f"reward.model.label is {label}, but the model has only {len(logits)} labels, counted from 0")
     if not all(map(math.isfinite, logits)):
         raise ModelFailed(f"the model's logits are not finite: {' '.join(f'{logit:g}' for logit in logits)}")
     logit = logits[label]

@@ -108,7 +108,7 @@ class Runner:
         if num_tokens <= self._max_tokens:
             return item
         if self._config.too_long == "unscorable":
-            return f"prompt and completion have {num_tokens} tokens, and the reward model takes {self._max_tokens}"
+            return f"prompt and completion have {num_tokens} tokens; the reward model takes at most {self._max_tokens}"
         self._tokenizer.truncation_side = "left" if self._config.too_long == "cut_start" else "right"
         cut = {"truncation": True, "max_length": self._max_tokens}
         item = self._tokenizer(text, add_special_tokens=self._config.add_special_tokens, **cut)
@@ -205,14 +205,14 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
     if missing := sorted(loaded["missing_keys"]):
         # transformers would initialize them at random, so the rewards would be random too.
         raise InvalidArgument(
-            f"reward.model.path: the weights in {folder} lack {', '.join(missing[:3])} and {len(missing)} in all; give "
-            "a model whose head has been trained"
+            f"reward.model.path: the weights in {folder} lack {len(missing)} of the model's tensors, for example "
+            f"{', '.join(missing[:3])}; give a model whose head has been trained"
         )
     try:
         return model.to(config.device).eval()
     except RuntimeError as error:
         line = str(error).strip().splitlines()[0]
-        raise InvalidArgument(f"reward.model.device: {config.path} does not fit on {config.device}: {line}") from None
+        raise InvalidArgument(f"reward.model.device: {config.path} cannot be put on {config.device}: {line}") from None
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ _MAX_DETAIL_CHARACTERS = 500
 _MAX_LOGITS_SHOWN = 8
 
 MISSING = (
-    "reward.model.path: is unset, as is reward.model.base_url, and a label needs a reward model; set one of the two: a "
-    "sequence classification model, or the address of a server that has such a model"
+    "reward.model.path: neither path nor base_url is set, and a label needs a reward model; set path to a sequence "
+    "classification model, or reward.model.base_url to the address of a server that has such a model"
 )
 """The reason why labels that need a reward model cannot be used."""
 
@@ -65,7 +65,7 @@ class ModelScorer:
     ) -> VerifierScore:
         """Scores a completion. Never raises, except when canceled: an error is an outcome."""
         if self._model is None or self._label is None:
-            return VerifierScore(verifier, ScoreOutcome.FAILED, detail="there is no reward model")
+            return VerifierScore(verifier, ScoreOutcome.FAILED, detail="the reward service has started no reward model")
         started = time.perf_counter()
         outcome, value = ScoreOutcome.FAILED, 0.0
         try:

@@ -47,7 +47,7 @@ class Seat(ChildProcess):
     _watch: asyncio.TimerHandle | None = None
 
     def watch(self, seconds: float, look: Callable[[], None]) -> None:
-        """Calls `look` after some time, instead of an earlier watch."""
+        """Calls `look` after some time. Replaces an earlier watch."""
         self.end_watch()
         self._watch = asyncio.get_running_loop().call_later(seconds, look)
 
@@ -95,8 +95,8 @@ class VerifierPool:
         options: Mapping[str, Mapping[str, Any]] | None = None,
         keep_thoughts: Collection[str] = (),
     ) -> None:
-        """`timeout_s` is the longest time of a verifier on a completion. `options` has options by verifier, if not the
-        defaults. `keep_thoughts` has the verifiers that also read thoughts."""
+        """`timeout_s` is the longest time of a verifier on a completion. `options` has the options of verifiers, which
+        otherwise are the defaults. `keep_thoughts` has the verifiers that also read thoughts."""
         self._options = options or {}
         self._keep_thoughts = list(keep_thoughts)
         self._custom: dict[str, CustomVerifier] = {}
@@ -115,7 +115,7 @@ class VerifierPool:
 
     @property
     def num_restarts(self) -> int:
-        """Processes replaced because they died, hung, or had read other code."""
+        """The number of processes that were replaced because they died, hung, or had outdated code."""
         return self._seats.num_replaced
 
     @property
@@ -151,7 +151,7 @@ class VerifierPool:
         can_stop: bool = True,
     ) -> VerifierScore:
         """Waits for a process and its verdict. A completion whose call is canceled while it waits is not judged.
-        `group` names the completion's prompt, and `can_stop` is the verifier's."""
+        `group` names the completion's prompt, and `can_stop` is the field of `Verifier`."""
         loop = asyncio.get_running_loop()
         job = Job(verifier, completion, label, loop.create_future(), token_ids, group, can_stop)
         return await self._judged(job)
@@ -169,7 +169,7 @@ class VerifierPool:
                 seat.send({"code": asdict(verifier.code)})
 
     def renew(self) -> None:
-        """Replaces all processes: a process imports a module only once. Their current completions are judged again."""
+        """Replaces all processes, since each imports a module only once. Their current completions are judged again."""
         self._idle.clear()
         for seat in self._seats.processes:
             if not seat.takes_work:
@@ -279,7 +279,7 @@ class VerifierPool:
                     seat.send({"code": asdict(custom.code)})
                 self._release(seat)
             case "loading":
-                seat.set_deadline(_LOAD_TIMEOUT_S, "the verifier did not load")
+                seat.set_deadline(_LOAD_TIMEOUT_S, f"the verifier did not load within {_LOAD_TIMEOUT_S:.0f} s")
                 seat.end_watch()
             case "loaded":
                 self._start_clock(seat)
@@ -338,4 +338,4 @@ class VerifierPool:
 
 
 def _begin(seat: Seat) -> None:
-    seat.set_deadline(_LOAD_TIMEOUT_S, "it did not start")
+    seat.set_deadline(_LOAD_TIMEOUT_S, f"the process did not start within {_LOAD_TIMEOUT_S:.0f} s")

@@ -80,7 +80,7 @@ class CustomScorer:
     def __init__(
         self, config: Mapping[str, CustomVerifierConfig], pool: VerifierPool, packages: Sequence[str] = ()
     ) -> None:
-        """`packages` are the packages that may define functions; empty for any package. Others may register them."""
+        """Only `packages` may define functions (if empty, any package). Other packages may only register functions."""
         self._pool = pool
         self._packages = tuple(packages)
         self._config = dict(sorted(config.items()))  # A Struct has no order, but messages should be stable.
@@ -102,7 +102,7 @@ class CustomScorer:
 
     async def find(self) -> None:
         """Loads each verifier once, in a separate process. Raises `InvalidArgument` with each unusable table and the
-        reason; then no verifier is changed."""
+        reason. If it raises, no verifier changes."""
         codes, problems = configured_codes(self._config, self._packages)
         installed = installed_codes(self._config)
         found = await asyncio.gather(*(tried(code) for code in (*codes, *installed)))
@@ -124,7 +124,7 @@ class CustomScorer:
                 self._use(result)
 
     async def reload(self) -> None:
-        """Finds the verifiers again, and reads the functions' imports again."""
+        """Finds the verifiers again. New processes then import the functions' modules again."""
         await self.find()
         if self._verifiers:
             self._pool.renew()
@@ -174,7 +174,7 @@ class CustomScorer:
                 _log.info("verifier has new code", extra=fields)
         except Unusable as error:
             self._notices[name] = (
-                f"reward.custom.{name}.{error.field}: the new version is not used, and "
+                f"reward.custom.{name}.{error.field}: the new code cannot be used, so the code with the digest "
                 f"{current.digest[:SHOWN_DIGITS]} stays in use: {error}"
             )
             _log.error("verifier keeps its code", extra={"verifier": name, "error": self._notices[name]})

@@ -44,6 +44,6 @@ class SlowVerifiers:
 
     def _text(self, verifier: str, stage_s: float) -> str:
         return (
-            f"the verifier {verifier} has been at one completion for more than {stage_s:.0f} s; past "
-            f"reward.timeout_s ({self._timeout_s:g} s) it is FAILED"
+            f"the verifier {verifier} has been judging one completion for more than {stage_s:.0f} s; after "
+            f"reward.timeout_s ({self._timeout_s:g} s) the completion is FAILED"
         )

@@ -86,7 +86,7 @@ def main() -> None:
 
 
 class _Stop(BaseException):
-    """Not an Exception: computer algebra would catch it and continue."""
+    """Derives from BaseException, since computer algebra would catch an Exception and continue."""
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -154,8 +154,8 @@ def _answer(judging: Callable[[], Verdict], error_line: Callable[[BaseException]
             steps = [[step.end_char, step.value] for step in verdict.step_scores]
         else:
             detail = (
-                f"the verifier returned {verdict.value}, steps {[step.value for step in verdict.step_scores]}: rewards "
-                f"must be finite, and at most {MAX_REWARD:g} either way"
+                f"the verifier returned the value {verdict.value} and the steps "
+                f"{[step.value for step in verdict.step_scores]}: all must be from -{MAX_REWARD:g} to {MAX_REWARD:g}"
             )
     except Unscorable as error:
         outcome, detail = ScoreOutcome.UNSCORABLE, str(error)

@@ -42,9 +42,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
         environment: Mapping[str, str] = ENVIRONMENT,
         without: Sequence[str] = (),
     ) -> None:
-        """Runs `command` with the pid of this process as its last argument, and with the service's variables, `without`
-        some of them, and `environment`. `output` gets its standard error, by default the service's own. `on_deadline`
-        is called with the reason past a deadline, and kills the process, as is the default."""
+        """Runs `command` with the pid of this process as its last argument. The process gets the service's environment
+        variables, except `without`, and `environment`. `output` gets its standard error, by default the service's own.
+        After a deadline `on_deadline` is called with the reason, and must kill the process, as the default does."""
         self._name = name
         self._on_message = on_message
         self._on_exit = on_exit
@@ -98,7 +98,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         pipe.write(encode_frame(message))
 
     def set_deadline(self, seconds: float, why: str) -> None:
-        """Calls `on_deadline` after some time, in place of an earlier deadline."""
+        """Calls `on_deadline` after some time. Replaces an earlier deadline."""
         self.end_deadline()
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._on_deadline, why)
 
@@ -122,7 +122,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self._transport.send_signal(signal.SIGUSR1)
 
     def pause_output(self) -> None:
-        """Lets standard error wait in the pipe, until `resume_output`: who writes more than it holds waits as well."""
+        """Stops reading standard error until `resume_output`. A process that fills the pipe waits for it as well."""
         self._output_pipe().pause_reading()
 
     def resume_output(self) -> None:

@@ -1,7 +1,7 @@
-"""The processes that a process has started: its children, and all descendants, which a mark in their environment shows.
+"""The processes that a process has started: its children, and all descendants, which have a mark in their environment.
 
 The process group ends with the process. This module ends processes that have left the group, as daemons do. If the
-service is killed, the environments' processes end, but not their descendants, so a separate process ends those:
+service is killed, the environments' processes end, but not their descendants. A separate process ends these:
 
     python -I -S descendants.py MARK            waits until its standard input ends, as it does with the service
 """

@@ -35,7 +35,7 @@ def read_frame(file: BinaryIO) -> Message | None:
 def take_pipes(*, shows_output: bool = False) -> tuple[BinaryIO, BinaryIO]:
     """Returns the pipes of jobs and answers, moved away from stdin and stdout, which a verifier may read or write. With
     `shows_output` stdout becomes stderr, line by line; otherwise output to it is lost. Processes that a verifier forks
-    do not inherit the pipes: returning from the verifier, they would answer the next completion's job."""
+    do not inherit the pipes, since a fork that returns from the verifier would answer the next completion's job."""
     jobs = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -64,7 +64,7 @@ class FrameBuffer:
         while len(self._data) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "little")
             if end > _MAX_BYTES:
-                raise ValueError(f"a message of {end} bytes")
+                raise ValueError(f"a message of {end} bytes; at most {_MAX_BYTES} are read")
             if len(self._data) < end:
                 return
             body = bytes(self._data[_LENGTH_BYTES:end])

@@ -1,4 +1,4 @@
-"""Processes that are replaced as they end."""
+"""Processes that are replaced when they end."""
 
 import asyncio
 import logging
@@ -14,8 +14,8 @@ Process = TypeVar("Process", bound=ChildProcess)
 
 
 class Supervisor(Generic[Process]):
-    """Starts another process in place of each that ends. Belongs to one event loop. The pauses between starts grow
-    while processes end as they start, or cannot be started."""
+    """Replaces each process that ends with another process. Belongs to one event loop. The pauses between starts grow
+    while processes cannot be started, or end before they are ready."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class Supervisor(Generic[Process]):
         backoff_s: tuple[float, float],
         on_failed_start: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`begin` is called with each process that has been started. `backoff_s` is half of the first pause, and the
-        longest. `on_failed_start` is called with the reason if a replacement cannot be started."""
+        """`begin` is called with each process that has been started. `backoff_s` has half of the first pause, and
+        the longest pause. `on_failed_start` is called with the reason if a replacement cannot be started."""
         self._kind, self._make, self._begin = kind, make, begin
         self._min_backoff_s, self._max_backoff_s = backoff_s
         self._on_failed_start = on_failed_start
@@ -38,11 +38,11 @@ class Supervisor(Generic[Process]):
         self.processes: list[Process] = []
         self.is_closing = False
         self.failed_starts = 0
-        """Starts that failed since a process was ready, which its owner notes here."""
+        """Number of failed starts since a process was ready. The owner sets it to 0 when a process is ready."""
         self.num_replaced = 0
 
     async def add(self) -> Process:
-        """Starts a process, which is replaced as it ends. Raises `Unavailable`."""
+        """Starts a process, which is replaced when it ends. Raises `Unavailable` if the process cannot be started."""
         process = self._make()
         self.processes.append(process)
         self.all_gone.clear()
@@ -76,7 +76,7 @@ class Supervisor(Generic[Process]):
         task.add_done_callback(self._replacing.discard)
 
     def kill(self, why: str) -> None:
-        """Kills all processes, for good."""
+        """Kills all processes. Replaces none of them."""
         self.is_closing = True
         for task in self._replacing:
             task.cancel()

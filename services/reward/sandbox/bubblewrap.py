@@ -75,7 +75,7 @@ def sandboxed(main: str, settings: Message, folders: Mapping[str, int], python: 
     if bwrap is None:
         raise SandboxUnavailable("bubblewrap is not installed: apt-get install bubblewrap")
     if not seccomp.is_supported():
-        raise SandboxUnavailable(f"no seccomp filter is known for {os.uname().machine}; x86_64 and aarch64 have one")
+        raise SandboxUnavailable(f"the sandbox works only on x86_64 and aarch64 (this machine: {os.uname().machine})")
     prefix = str(Path(python).parents[1]) if python else os.path.realpath(sys.base_prefix)
     python = python or os.path.realpath(sys.executable)
     return [

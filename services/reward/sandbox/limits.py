@@ -15,7 +15,7 @@ class SandboxLimits:
     memory_mib: int = 512
     """Address space."""
     output_limit_kib: int = 1024
-    """Most standard output that is read; twice the expected output if that is more."""
+    """Maximum standard output that is read, or twice the expected output if that is more."""
     files_mib: int = 16
     """Size of all files together and of each file. The files are in memory."""
     num_open_files: int = 64

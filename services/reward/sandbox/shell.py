@@ -88,7 +88,7 @@ class Shell:
 
     async def run(self, command: str) -> Said:
         """Runs a command in bash, with the folder and the variables that the previous command left. Raises `ValueError`
-        for a command that bash cannot get, `OverLimit`, and `SandboxLost`."""
+        for a command that is too long or has a null character, `OverLimit`, and `SandboxLost`."""
         return await self._asked({"command": _as_given(command)})
 
     async def keep(self, paths: Iterable[str]) -> None:

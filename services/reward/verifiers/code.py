@@ -46,7 +46,7 @@ class CodeOptions(Section):
 
     @property
     def reaches_1(self) -> bool:
-        """Whether the best value is at least 1: a test that takes time never counts wholly with `reward_speed`."""
+        """Whether the best value is at least 1. With `reward_speed` it is not, since each test takes some time."""
         return not self.reward_speed
 
 
@@ -56,7 +56,7 @@ def load() -> None:
 
 
 def unavailable() -> str:
-    """Returns why no program can run here; empty if programs can run. After an empty result it does not try again."""
+    """Returns why no program can run here; empty if programs can run. Does not test again after an empty result."""
     with _CHECKING:  # A reused sandbox belongs to one thread at a time.
         if not _AVAILABLE.is_set():
             if why := run.why_unavailable():
@@ -68,13 +68,14 @@ def unavailable() -> str:
 def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) -> Verdict:
     """Runs the completion's program and Python tests that use its definitions.
 
-    Program: the last block between triple backticks (a tag "python" is dropped; with `any_tag` every tag), none if that
-    block is never closed, or the whole completion without one. Label: a list of Python texts, or such a list as JSON
-    text. Each is a test, "assert add(1, 2) == 3", that passes if it raises nothing within `timeout_s`; the program's
-    own statements are run anew for each test, in an empty folder, and count. Builtins and what else tests compare with
-    are the library's, whatever the program binds to those names. Value: the share of tests that pass, 0 to 1; 0 below
-    `pass_rate_threshold`. Without `partial_credit` 1 if all pass, else 0. With `reward_speed` each passed test counts
-    the share of its time that is left. Source: open-instruct's label of this name.
+    Program: the last block between triple backticks, without a tag "python" (with `any_tag`, without any tag); the
+    whole completion if it has no block; none if the last block is never closed. Label: a list of tests, or such a list
+    as JSON text. A test is a Python text, such as "assert add(1, 2) == 3", and passes if it raises nothing within
+    `timeout_s`, including the program's own statements, which run anew for each test in an empty folder. Builtins and
+    comparing functions come from Python's library, even if the program binds their names. Value: the share of tests
+    that pass, 0 to 1; 0 below `pass_rate_threshold`. Without `partial_credit` 1 if all pass, else 0. With
+    `reward_speed` each passed test counts the share of its time that is left. Source: open-instruct's label of this
+    name.
     """
     tests = [_test_text(item, position) for position, item in enumerate(read_tests(label))]
     return run_tests(completion, tests, run.FUNCTIONS, options)
@@ -95,7 +96,7 @@ def run_tests(completion: str, tests: list[Any], kind: str, options: CodeOptions
     try:
         results = run.run_tests(program, tests, kind=kind, limits=limits, total_timeout_s=options.total_timeout_s)
     except run.Unfit as error:
-        raise Unscorable(f"a test cannot be carried out: {error}") from None
+        raise Unscorable(f"a test of the label cannot be run: {error}") from None
     num_passed = sum(result.passed for result in results)
     pass_rate = num_passed / len(results)
     if pass_rate < (options.pass_rate_threshold if options.partial_credit else 1.0):
@@ -112,7 +113,7 @@ def read_tests(label: Any) -> list[Any]:
     """Returns the label's tests, at least one. Raises `Unscorable`."""
     if isinstance(label, str):
         if label.startswith(_PICKLED):
-            raise Unscorable("the label is compressed, and probably pickled: nothing is unpickled; convert it to JSON")
+            raise Unscorable("the label is compressed and probably pickled; Shoal reads neither: convert it to JSON")
         try:
             label = json.loads(label, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:

@@ -11,10 +11,10 @@ from services.reward.verifiers.code import CodeOptions, load, read_tests, run_te
 def verify(completion: str, label: Any, options: CodeOptions = CodeOptions()) -> Verdict:
     """Runs the completion's program as a script on inputs and compares what it prints.
 
-    Program: as for `code`. Label: a list of {"input": text, "output": text}, or that as JSON text; numbers are
-    accepted as texts. A test passes if the script ends with status 0 within `timeout_s` and prints the expected lines
-    to its standard output, white space around them aside; lines of numbers are compared by value, those with zeros in
-    front as texts. Value: as for `code`, with the same options. Source: open-instruct's label of this name.
+    Program: as for `code`. Label: a list of {"input": text, "output": text}, or such a list as JSON text; numbers count
+    as texts. A test passes if the script ends with status 0 within `timeout_s` and prints the expected lines to its
+    standard output, ignoring white space around them. Lines of numbers are compared by value, but as texts if a number
+    begins with extra zeros. Value: as for `code`, with the same options. Source: open-instruct's label of this name.
     """
     tests = [_stdio_test(item, position) for position, item in enumerate(read_tests(label))]
     return run_tests(completion, tests, run.PROGRAM, options)

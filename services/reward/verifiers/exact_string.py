@@ -9,7 +9,7 @@ from services.reward.common.verifier import Verifier
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the whole completion with the label.
 
-    Label: a text, or a list of accepted texts. Value: 1 if they are equal, white space around them aside, else 0.
+    Label: a text, or a list of accepted texts. Value: 1 if they are equal, ignoring white space around them, else 0.
     """
     answer = completion.strip()
     return Verdict(float(any(answer == text.strip() for text in acceptable_texts(label))), answer, answer)

@@ -12,7 +12,7 @@ _MARK = "The answer is: "
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the text after the last "The answer is: ", or the whole completion without one, with the label.
 
-    Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones.
+    Ignores case, ASCII punctuation, articles and white space. Label: an accepted text or number, or a list of these.
     Value: 1 if they are equal, else 0.
     """
     return words_verdict(completion.rpartition(_MARK)[2].strip(), acceptable_texts(label))

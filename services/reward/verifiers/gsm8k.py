@@ -50,14 +50,14 @@ def verify(completion: str, label: Any, options: Gsm8kOptions = Gsm8kOptions()) 
     """Compares the last number of the completion with the label.
 
     Label: a number, as text or number; a whole GSM8K solution, of which the part after "####" counts; or a list of
-    accepted ones. Value: 1 if the numbers are equal, else 0. 5.0 equals 5. Separators of thousands are dropped: the
-    comma, those of LaTeX such as {,} and \\,, and no-break and thin spaces; the tail of a number that is grouped in any
-    other way, 1'000 or 1_000, equals nothing. A minus sign, "-" or "\u2212", belongs to the number that it touches, or
-    whose currency it touches unless it stands between two numbers or begins a line. A number with a plus sign is the
-    tail of a sum that was not worked out, and equals nothing.
+    these. Value: 1 if the numbers are equal, else 0. 5.0 equals 5. Separators of thousands are dropped: the comma,
+    those of LaTeX such as {,} and \\,, and no-break and thin spaces; the tail of a number that is grouped in any other
+    way, 1'000 or 1_000, equals nothing. A minus sign, "-" or "\u2212", belongs to the number right after it. Before a
+    currency sign, as in -$5, it belongs to the number too, unless it stands between two numbers or begins a line. A
+    number with a plus sign is the tail of a sum that was not worked out, and equals nothing.
 
-    With `equality` "text" the last number, or the whole text without one, must equal the label letter for letter,
-    case aside, and every comma between digits is dropped: open-instruct's rule.
+    With `equality` = "text", open-instruct's rule, every comma between digits is dropped. Then the last number, or the
+    whole text if it has no number, must equal the label letter for letter, ignoring case.
     """
     if options.equality == "text":
         return _compare_as_text(completion, acceptable_texts(label))

@@ -37,9 +37,9 @@ def verify(completion: str, label: Any, options: JsonSchemaOptions = JsonSchemaO
 
     The JSON is the whole answer, or the last fenced block in it, or the last <answer>...</answer>. Numbers are compared
     as they are written. Label: a JSON schema, as an object or as text; without "$schema" its draft is 2020-12.
-    References to other documents are not followed. Value: 1 if the JSON is valid, else 0. JSON that is nested too
-    deeply, holds a number beyond a double or of more than 10,000 digits, or takes longer than `timeout_s` to validate,
-    makes the completion unscorable.
+    References to other documents are not followed. Value: 1 if the JSON is valid, else 0. The completion is
+    unscorable if its JSON is nested too deeply, has a number that exceeds a double or has more than 10,000 digits, or
+    takes longer than `timeout_s` to validate.
     """
     import jsonschema
 

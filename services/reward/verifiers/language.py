@@ -15,7 +15,7 @@ def verify(completion: str, label: Any) -> Verdict:
     """Detects the language of the answer, without answer tags.
 
     Label: a language code in any case, "de", "pt" or "zh-tw" ("zh" is Chinese in either script), or a list of accepted
-    ones. Value: 1 if the language that langdetect finds likeliest is one of them, else 0; 0 where no language can be
+    codes. Value: 1 if the language that langdetect finds likeliest is one of them, else 0; 0 where no language can be
     detected, as in an empty answer or a bare number.
     """
     wanted = {code for text in acceptable_texts(label) for code in _codes(text)}

@@ -45,12 +45,12 @@ class MathOptions(Section):
 def verify(completion: str, label: Any, options: MathOptions = MathOptions()) -> Verdict:
     """Compares the completion's last stated answer (boxed, announced, a formula, or a plain expression) with the label.
 
-    Boxes side by side are one answer; a cut-off last box, and one without mathematics, is none. With `answer_tags` only
-    the last <answer>...</answer> is read, if there is one. Only the last 20,000 characters are read. Label: LaTeX with
-    or without delimiters, or a whole solution with a boxed answer; or a list of accepted ones. Value: 1 if both are
-    equal: rational numbers exactly, or as decimals rounded to `float_rounding` digits; other numbers by their value;
-    sets, intervals and expressions by math-verify; units, moduli and bases of numbers as they are written; else 0. What
-    is left to be computed, as an integral, and a number of more than 100,000 digits must be written like the label.
+    Boxes side by side are one answer. A last box that is cut off or has no mathematics is no answer. With `answer_tags`
+    only the last <answer>...</answer> is read, if there is one. Only the last 20,000 characters are read. Label: LaTeX
+    with or without delimiters, or a whole solution with a boxed answer; or a list of these. Value: 1 if both are equal:
+    rational numbers exactly, or as decimals rounded to `float_rounding` digits; other numbers by their value; sets,
+    intervals and expressions by math-verify; units, moduli and bases of numbers as they are written; else 0. What is
+    left to be computed, such as an integral, and a number of more than 100,000 digits must be written as in the label.
     Unscorable if reading and comparing takes longer than `timeout_s`, or the answer is nested too deeply to be read.
     """
     wanted = acceptable_texts(label)

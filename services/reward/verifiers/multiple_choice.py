@@ -120,15 +120,15 @@ class MultipleChoiceOptions(Section):
 def verify(completion: str, label: Any, options: MultipleChoiceOptions = MultipleChoiceOptions()) -> Verdict:
     """Compares the chosen letter with the label's.
 
-    The choice is the letter in the last <answer>...</answer>, or else the last that the text states: in a box; after
-    "answer is" or "answer:"; as a correction, "No, C" or "not B but C"; unless `strict`, after "I choose", "it is" and
-    the like or before "is correct". What the text denies, asks, supposes, quotes, calls false or takes back is not
-    stated. If it states none, and unless `strict`, it is the letter after "option" or "choice", at the end of a phrase
-    or where others are excluded; written as a choice, "(B)", "**B**", or "B." and "B)" at the start of a line; or the
-    only letter of the text. If several options are named in one of these last ways and not excluded, none is chosen,
-    unless the last has been named before. Several letters in one position, "B or C", are all chosen.
-    Label: a letter with or without parentheses, or a list of accepted ones.
-    Value: 1 if each chosen letter is the label's, in any case, else 0; `values` has others.
+    The choice is the letter in the last <answer>...</answer>. Without these tags it is the last letter that the text
+    states: in a box; after "answer is" or "answer:"; as a correction, "No, C" or "not B but C"; unless `strict`, also
+    after "I choose", "it is" and the like or before "is correct". A letter is not stated if the text denies, asks,
+    supposes, quotes, calls false or takes it back. If the text states no letter, there is no choice with `strict`. Else
+    it is the letter after "option" or "choice", at the end of a phrase or where others are excluded; a letter written
+    as a choice, "(B)", "**B**", or "B." and "B)" at the start of a line; or the only letter of the text. If several
+    options are named in one of these last ways and not excluded, none is chosen, unless the last has been named before.
+    Several letters in one position, "B or C", are all chosen. Label: a letter with or without parentheses, or a list of
+    letters. Value: 1 if each chosen letter is the label's, in any case, else 0; `values` changes these values.
     """
     wanted = {_wanted(text) for text in acceptable_texts(label)}
     text = unicodedata.normalize("NFKC", completion)

@@ -10,8 +10,8 @@ from services.reward.common.verifier import Verifier
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the whole answer with the label.
 
-    Ignores case, ASCII punctuation, articles, white space and answer tags. Label: a text or number, or a list of
-    accepted ones. Value: 1 if they are equal, else 0.
+    Ignores case, ASCII punctuation, articles, white space and answer tags. Label: an accepted text or number, or a
+    list of these. Value: 1 if they are equal, else 0.
     """
     return words_verdict(without_tags(completion), acceptable_texts(label))
 

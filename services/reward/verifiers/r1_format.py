@@ -20,7 +20,7 @@ class FormatOptions(Section):
 
 
 def verify(completion: str, label: Any, options: FormatOptions = FormatOptions()) -> Verdict:
-    """Looks for the end of thoughts that is followed at once, white space aside, by an answer in tags.
+    """Looks for the end of thoughts and, with only white space in between, an answer in tags.
 
     That is </think>, then <answer>, then </answer>; the prompt may hold the opening <think>, and text may follow.
     Label: anything. Value: `reward` if this is found, else 0.

@@ -13,7 +13,7 @@ _START, _END = re.compile("<finish>", re.IGNORECASE), re.compile("</finish>", re
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the first <finish>...</finish>, in any case, with the label.
 
-    Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones,
+    Ignores case, ASCII punctuation, articles and white space. Label: an accepted text or number, or a list of these,
     also as JSON text. Value: 1 if they are equal, else 0; 0 without tags.
     """
     wanted = listed_texts(label)

@@ -13,9 +13,9 @@ _MIN_VALUE = 0.1
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the words of the last <finish>...</finish> with the label's words.
 
-    Ignores case, ASCII punctuation and articles. Without one of the two tags, the answer extends to that end of the
-    text. Label: a text or number, or a list of those, also as JSON text, of which the best counts. Value: the F1
-    of the words, 0 to 1, and 0.1 in place of 0 if there is an answer at all; 0 without tags or with nothing between.
+    Ignores case, ASCII punctuation and articles. If one tag is missing, the answer extends to the beginning or the end
+    of the text. Label: a text or number, or a list of these, also as JSON text. Value: the best F1 of the words with
+    any of them, 0 to 1, but 0.1 instead of 0 if the answer is not empty; 0 without tags or for an empty answer.
     """
     wanted = listed_texts(label)
     if _START not in completion and _END not in completion:

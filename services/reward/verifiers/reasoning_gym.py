@@ -44,7 +44,7 @@ def _read(label: Any) -> tuple[str, str, Any]:
         entry_from_text(str(options))
         return str(task), str(options), entry_from_text(entry)
     except (KeyError, TypeError, ValueError) as error:
-        raise Unscorable(f"the label is not one of a reasoning-gym task: {error}") from None
+        raise Unscorable(f"the label does not belong to a reasoning-gym task: {error}") from None
 
 
 @lru_cache(maxsize=64)

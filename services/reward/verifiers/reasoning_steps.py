@@ -13,7 +13,7 @@ _ENOUGH = 3
 def verify(completion: str, label: Any) -> Verdict:
     """Counts signs of steps: "Step 1:", "First,", "Second,", "Next,", "Finally,", and lines that begin with - or *.
 
-    A number with a period counts at the very start of the completion alone. Label: anything. Value: a third for each
+    A number with a period counts only at the very start of the completion. Label: anything. Value: a third for each
     sign, 1 at most.
     """
     return Verdict(reasoning_steps(completion))

@@ -19,9 +19,9 @@ class RegexOptions(Section):
 def verify(completion: str, label: Any, options: RegexOptions = RegexOptions()) -> Verdict:
     """Searches the completion for the label's pattern.
 
-    Label: a regular expression (syntax of the package `regex`, a superset of that of `re`), or a list of alternative
-    ones. Write flags into it: "(?i)" for any case, "\\A...\\Z" for the whole text. Value: 1 if one is found, else 0.
-    A malformed pattern, or one that takes longer than `timeout_s`, makes the completion unscorable.
+    Label: a regular expression (syntax of the package `regex`, a superset of that of `re`), or a list of these. Write
+    flags into it: "(?i)" for any case, "\\A...\\Z" for the whole text. Value: 1 if a pattern is found, else 0. A
+    malformed pattern, or one that takes longer than `timeout_s`, makes the completion unscorable.
     """
     patterns = [_compiled(text) for text in acceptable_texts(label)]
     try:

@@ -10,8 +10,8 @@ from services.reward.common.verifier import Verifier
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the words of the answer with the label's words.
 
-    Ignores case, ASCII punctuation, articles and answer tags. Label: a text or number, or a list of texts and numbers,
-    of which the best counts. Value: the F1 of the words, 0 to 1.
+    Ignores case, ASCII punctuation, articles and answer tags. Label: a text or number, or a list of texts and numbers.
+    Value: the best F1 of the words with any of them, 0 to 1.
     """
     answer = without_tags(completion)
     return Verdict(max(token_f1(answer, text) for text in acceptable_texts(label)), answer)

@@ -10,7 +10,7 @@ from services.reward.common.verifier import Verifier
 def verify(completion: str, label: Any) -> Verdict:
     """Compares the last <answer>...</answer> with the label.
 
-    Ignores case, ASCII punctuation, articles and white space. Label: a text or number, or a list of accepted ones.
+    Ignores case, ASCII punctuation, articles and white space. Label: an accepted text or number, or a list of these.
     Value: 1 if they are equal, else 0; 0 without both tags.
     """
     wanted = acceptable_texts(label)

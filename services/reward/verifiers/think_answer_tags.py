@@ -11,8 +11,8 @@ _TAGS = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 def verify(completion: str, label: Any) -> Verdict:
     """Counts the tags of `think_answer_format` that occur exactly once, with their line breaks.
 
-    These are <think> before one, </think> and <answer> between two, and </answer> after one. Label: anything. Value: a
-    quarter for each.
+    These are <think> before a line break, </think> and <answer> between two line breaks, and </answer> after a line
+    break. Label: anything. Value: a quarter for each.
     """
     return Verdict(think_answer_tags(completion))
 

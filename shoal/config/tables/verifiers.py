@@ -97,7 +97,7 @@ class CodeOptions(Section):
 
     @property
     def reaches_1(self) -> bool:
-        """Whether the best value is at least 1: a test that takes time never counts wholly with `reward_speed`."""
+        """Whether the best value is at least 1. With `reward_speed` it is not, since each test takes some time."""
         return not self.reward_speed
 
 

@@ -208,7 +208,7 @@ async def test_new_code_of_a_watched_file_is_taken_and_code_that_does_not_work_o
     await eventually(lambda: is_reported("no_such_module"))
     assert await says("SEED 0"), "code that does not work is used"
     file.write_text(first.replace("tools = (near, far)", "tools = (near,)"))
-    await eventually(lambda: is_reported("it has no tool 'far' with the parameters that prompts of the run show"))
+    await eventually(lambda: is_reported("has no tool 'far' with the parameters in the run's prompts"))
     assert await says("SEED 0") and [tool.name for tool in (await stage.listed())["scripted"].tools] == ["near", "far"]
     file.write_text(first.replace("seed {seed}", "third {seed}"))
     await eventually(lambda: says("third 0"))

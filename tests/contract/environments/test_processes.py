@@ -95,7 +95,7 @@ async def test_an_episode_that_is_not_deterministic_is_aborted_with_its_process(
     await stage.configure(forgetful)
     player = await stage.begin("forgetful")
     os.kill(pids(stage)[0], signal.SIGKILL)
-    with pytest.raises(Aborted, match="begin it again"):
+    with pytest.raises(Aborted, match="begin the episode again"):
         await player.say("a")
 
 

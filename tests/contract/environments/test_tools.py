@@ -72,11 +72,11 @@ async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_pla
     [
         (
             {"name": "search", "settings": {"base_url": "https://evil.example", "api_key_env": "AWS_SECRET"}},
-            "environments.search.settings.api_key_env: that variable may not be sent to https://evil.example",
+            "environments.search.settings.api_key_env: this variable may not be sent to https://evil.example",
         ),
         (
             {"name": "mcp", "settings": {"url": "https://evil.example/mcp", "api_key_env": "AWS_SECRET"}},
-            "environments.mcp.settings.api_key_env: that variable may not be sent to https://evil.example/mcp",
+            "environments.mcp.settings.api_key_env: this variable may not be sent to https://evil.example/mcp",
         ),
         (
             {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "mcp", "command": ["/bin/sh"]}]}},
@@ -88,11 +88,11 @@ async def test_an_mcp_server_that_does_not_start_is_named_before_anything_is_pla
         ),
         (
             {"name": "wordle", "settings": {"words_file": "/etc/passwd"}},
-            "environments.wordle.settings.words_file: /etc/passwd is in no folder of --allow-verifier-folder",
+            "environments.wordle.settings.words_file: /etc/passwd is in no folder that --allow-verifier-folder",
         ),
         (
             {"name": "t", "source": "verifiers", "settings": {"taskset": {"id": "x"}}},
-            "environments.t.settings: the settings of verifiers name packages",
+            "environments.t.settings: the settings of verifiers may name any package",
         ),
         (
             {"name": "t", "source": "toolbox", "settings": {"tools": [{"source": "verifiers"}]}},

@@ -114,7 +114,7 @@ async def test_everything_a_function_does_has_an_outcome_and_only_a_number_is_a_
         "none": (ScoreOutcome.UNSCORABLE, "score returned None"),
         "nan": (ScoreOutcome.FAILED, "score returned nan (float); it must return a finite number"),
         "huge": (ScoreOutcome.FAILED, "(int); it must return a finite number"),
-        "large": (ScoreOutcome.FAILED, "the verifier returned 1e+300"),
+        "large": (ScoreOutcome.FAILED, "the verifier returned the value 1e+300"),
         "text": (ScoreOutcome.FAILED, "score returned '1' (str)"),
         "raise": (ScoreOutcome.FAILED, f"ValueError at {path}:{line['raise']}: no such label"),
         "odd": (ScoreOutcome.FAILED, f"Odd at {path}:{line['odd']}: (its message raises another error)"),
@@ -176,9 +176,9 @@ async def test_an_async_function_may_take_the_whole_conversation(client: Client,
     [
         (
             "import no_such_module\n",
-            "reward.custom.mine.file: {path} does not import: ModuleNotFoundError at {path}:1:",
+            "reward.custom.mine.file: {path} cannot be imported: ModuleNotFoundError at {path}:1:",
         ),
-        ("def score(:\n", "reward.custom.mine.file: {path} does not import: SyntaxError at {path}:1:"),
+        ("def score(:\n", "reward.custom.mine.file: {path} cannot be imported: SyntaxError at {path}:1:"),
         ("import os\nos._exit(4)\n", "reward.custom.mine.file: {path} ends the process that imports it (exit code 4)"),
         (
             "def scores(completion): ...\n",
@@ -187,7 +187,7 @@ async def test_an_async_function_may_take_the_whole_conversation(client: Client,
         ("score = 1\n", "reward.custom.mine.function: {path} has no function 'score'; it has: none"),
         (
             "def score(text, label): ...\n",
-            "reward.custom.mine.function: score takes 'text', which does not exist; known",
+            "reward.custom.mine.function: score needs 'text', but verifiers get only completion, ",
         ),
         ("def score(completion, /): ...\n", "reward.custom.mine.function: score takes 'completion' only by position"),
         ("def score(label): ...\n", "reward.custom.mine.function: score takes no 'completion'"),
@@ -231,7 +231,7 @@ async def test_a_package_registers_verifiers_by_entry_point_without_a_table(
     with pytest.raises(InvalidArgument, match=r"'broken' .*RuntimeError at .*broken.py:1: half"):
         await client.score([GroundTruth("broken", "")], ["x"])
     assert (await listed(client))["odd"].unavailable
-    assert (await listed(client))["broken"].unavailable.startswith("broken does not import")
+    assert (await listed(client))["broken"].unavailable.startswith("broken cannot be imported")
     points.write_text("[shoal.verifiers]\ngsm8k = plugin:one\n")
     message = await refusal(client, num_processes=2)
     assert all(part in message for part in (" plugin ", "'gsm8k'", "uninstall")), message
@@ -293,7 +293,7 @@ async def test_a_replacement_process_uses_the_last_good_code(client: Client, tmp
     write(path, good)
     await client.configured(num_processes=1, custom={"mine": {"file": str(path), "reload": True}})
     write(path, "raise ValueError\n")
-    await client.until(lambda status: "does not import: ValueError" in status.status.message)
+    await client.until(lambda status: "cannot be imported: ValueError" in status.status.message)
     assert [score.outcome for score in await client.score(mine(), ["y"])] == [ScoreOutcome.FAILED]
     (score,) = await client.score(mine(), ["x"])
     assert (score.reward, score.verifier_scores[0].code_digest) == (1.0, digest(good)), score

@@ -68,7 +68,7 @@ async def test_a_hanging_verifier_is_named_in_the_status_before_its_time_is_up(
     path = write(tmp_path / "score.py", HANGS)
     await client.configured(num_processes=2, timeout_s=600.0, custom={"mine": {"file": path}})
     scoring = asyncio.create_task(client.score([GroundTruth("mine", "")], ["x"]))
-    await client.until(lambda status: "the verifier mine has been at one completion" in status.status.message)
+    await client.until(lambda status: "the verifier mine has been judging one completion" in status.status.message)
     status = (await client.status()).status
     assert status.state == worker_pb2.WORKER_STATE_READY and "reward.timeout_s (600 s)" in status.message, status
     assert not scoring.done()

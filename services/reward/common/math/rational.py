@@ -32,7 +32,7 @@ class _Unread(Exception):
 class Rational:
     value: Fraction
     num_decimals: int = 0
-    """Most digits after a decimal point among the numbers that it is computed from."""
+    """Largest number of digits after a decimal point among the numbers that it is computed from."""
 
 
 def rational_value(latex: str) -> Rational | None:
@@ -47,7 +47,7 @@ def rational_value(latex: str) -> Rational | None:
 
 
 def is_sizable(bits: float) -> float:
-    """Returns the bits. Raises `TooLarge` if there are too many."""
+    """Returns the number of bits. Raises `TooLarge` for too many bits."""
     if bits > _MAX_BITS:
         raise TooLarge
     return bits

@@ -95,7 +95,7 @@ def _time_of_day(value: str, quantity: units.Quantity) -> tuple[rational.Rationa
 
 
 def scaled(number: rational.Rational, factor: Fraction) -> rational.Rational:
-    """Returns a number times the words of size after it."""
+    """Returns a number times the factor of the words of size, such as "million", after it."""
     return rational.Rational(number.value * factor, number.num_decimals)
 
 

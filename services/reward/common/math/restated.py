@@ -55,7 +55,7 @@ class Form:
 
     @property
     def amounts(self) -> list[Amount]:
-        """The value, the value times its words of size, and that divided by 100 if it is a percentage."""
+        """The value, and the value times its words of size. For a percentage, also both divided by 100."""
         factors = dict.fromkeys((Fraction(1), self.reading.quantity.factor))
         if self.reading.quantity.is_percent:
             factors |= dict.fromkeys([factor / 100 for factor in factors])

@@ -11,8 +11,8 @@ from shoal.environment import ToolError
 class Browse(WebTool):
     """A reader of web pages, which the policy asks with the tool `browse`.
 
-    `service` is the form of the requests: "jina", "crawl4ai", or "plain", for a server of one's own, which gets {"url":
-    ...} and answers {"title": ..., "text": ...}. Pages of the hosts in `blocked`, and of their subdomains, are refused,
+    `service` is the form of the requests: "jina", "crawl4ai", or "plain", for your own server, which gets {"url": ...}
+    and answers {"title": ..., "text": ...}. Pages of the hosts in `blocked`, and of their subdomains, are refused,
     for example hosts that have the answers.
 
     The environment gives no rewards: the verifiers of the data give them. If a page cannot be read, the policy reads an

@@ -13,10 +13,10 @@ _NUMBER = re.compile(r"-?\d+")
 class Calculator(Environment):
     """A calculator that the policy calls by writing `<calc>12*34</calc>`; the answer is `Result: 408`.
 
-    Task: {"a": 12, "b": 34}, after a prompt that asks for a times b. Without a task two numbers of two digits are drawn
-    from the seed, and asked for. Rewards: `call_reward` for a call of the right numbers in the first turn, and the rest
-    of 1 for the result in the second, both outside of thoughts. An answer without the right call has none: what is
-    learned is to call.
+    Task: {"a": 12, "b": 34}, after a prompt that asks for a times b. Without a task the seed draws two numbers of
+    two digits for the question. Rewards: `call_reward` for a call with the right numbers in the first turn, and
+    `1 - call_reward` for the result in the second turn, both outside of thoughts. A result without the right call gets
+    no reward, so that the policy learns to call.
 
     Metrics: `called` (a call that can be read), `right_call`, `solved`.
     """

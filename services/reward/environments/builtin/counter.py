@@ -9,7 +9,7 @@ class Counter(Environment):
     """A counter that the policy must move to a target with tools, and then submit.
 
     Task: {"target": 5}; without it the setting `target`. Rewards, as in open-instruct: -0.1 for each step of the
-    counter, and for submitting it 1 at the target, else -0.5. Metrics: `step_count`, `final_value`, `reached_target`.
+    counter; for submitting it, 1 at the target, else -0.5. Metrics: `step_count`, `final_value`, `reached_target`.
     """
 
     is_deterministic = True

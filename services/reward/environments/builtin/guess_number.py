@@ -13,9 +13,9 @@ class GuessNumber(Environment):
     """A number that the policy must guess with a tool, which answers whether the number is higher or lower.
 
     Task: {"number": 42}; without it the number is drawn from the seed, between the settings `min_val` and `max_val`.
-    Rewards, as in open-instruct: each guess 1 - distance / (max_val - min_val), at least 0, so 1 for the number, which
-    ends the episode; -0.1 for a guess that is no whole number. Without `partial_credit` a guess that misses gets 0.
-    With `max_guesses` that many guesses end the episode too.
+    Rewards, as in open-instruct: 1 - distance / (max_val - min_val) for each guess, at least 0; -0.1 for a guess that
+    is not a whole number. Without `partial_credit` a wrong guess gets 0. The right guess gets 1 and ends the episode.
+    `max_guesses` guesses also end it.
 
     Metrics: `guesses`, `solved`.
     """

@@ -60,8 +60,8 @@ class OfferedTool:
 
 
 def offered_tools(tools: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, OfferedTool]:
-    """Reads the setting `tools`: names, or tables by name, in the order of their names, since settings lose the order
-    of keys on their way here. Raises `ValueError`."""
+    """Reads the setting `tools`, a list of names or a table of tables. Sorts tables by name, since settings lose the
+    order of keys on their way here. Raises `ValueError`."""
     if not isinstance(tools, Mapping):
         return {name: OfferedTool(name, name) for name in tools}
     return {name: _offered(name, table) for name, table in sorted(tools.items())}
@@ -70,7 +70,7 @@ def offered_tools(tools: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dic
 def _offered(name: str, table: Any) -> OfferedTool:
     if not isinstance(table, Mapping) or (unknown := sorted({*table} - {*_KEYS})):
         problem = f"unknown key {unknown[0]!r}" if isinstance(table, Mapping) else "must be a table"
-        raise ValueError(f"tools.{name}: {problem}; a tool may have {', '.join(_KEYS)}")
+        raise ValueError(f"tools.{name}: {problem}; known keys: {', '.join(_KEYS)}")
     parameters, arguments = table.get("parameters"), table.get("arguments", {})
     if not isinstance(parameters, list | tuple | None) or not all(isinstance(one, str) for one in parameters or ()):
         raise ValueError(f"tools.{name}.parameters must be a list of names (given: {parameters!r:.80})")
@@ -112,7 +112,7 @@ class Mcp(Environment):
         if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             raise ValueError("url must begin with http:// or https:// and name a host")
         if api_key_env and not os.environ.get(api_key_env):
-            raise ValueError(f"the environment of this reward service has no {api_key_env}")
+            raise ValueError(f"this reward service's environment has no {api_key_env}: set it, or unset api_key_env")
         self._command, self._url, self._variables = list(command), url, list(variables)
         self._key = os.environ[api_key_env].strip() if api_key_env else ""
         self._offered, self._timeout_s = offered_tools(tools), timeout_s
@@ -238,8 +238,8 @@ def _check_results(results: str, offered: Mapping[str, OfferedTool]) -> None:
         raise ValueError(f"results must be 'text' or 'dr_tulu' (given: {results!r})")
     unknown = [tool.tool for tool in offered.values() if tool.tool not in DR_TULU_TOOLS]
     if results == "dr_tulu" and (unknown or not offered):
-        problem = f"{unknown[0]} is none of them" if unknown else "name those that are offered in tools"
-        raise ValueError(f"results = 'dr_tulu' is known of {', '.join(DR_TULU_TOOLS)}: {problem}")
+        problem = f"tools also names {unknown[0]}" if unknown else "list the offered tools in tools"
+        raise ValueError(f"results = 'dr_tulu' supports only the tools {', '.join(DR_TULU_TOOLS)}: {problem}")
 
 
 def _text_of(result: Any) -> str:

@@ -45,7 +45,7 @@ class OpenEnv(Environment):
         if not base_url:
             raise ValueError("give base_url, the address of the OpenEnv server, such as http://10.0.0.8:8000")
         if action and mcp:
-            raise ValueError("give action, for turns of text, or mcp, for tools, not both")
+            raise ValueError("give either action (for turns of text) or mcp (for tools), not both")
         if wait_s <= 0:
             raise ValueError(f"wait_s must be above 0 (given: {wait_s})")
         self.is_deterministic = is_deterministic
@@ -58,15 +58,15 @@ class OpenEnv(Environment):
 
     async def tools(self) -> list[ToolDefinition]:
         """Returns the offered tools. Raises `ValueError` for settings that contradict the server's schemas, and
-        `Broken`."""
+        `Broken` if the server fails."""
         action, observation = await self._session.schemas()
         _check_field("observation", self._observation, observation)
         if self._action:
             _check_field("action", self._action, action)
             if others := {*action.get("required", ())} - {self._action}:
                 raise ValueError(
-                    f"an action needs the field {sorted(others)[0]!r} beside {self._action!r}: unset `action`, and the "
-                    "policy calls a tool that has all fields"
+                    f"an action needs the field {sorted(others)[0]!r} in addition to {self._action!r}: unset `action`, "
+                    "so that the policy calls a tool that has all fields"
                 )
             return []
         if self._mcp:
@@ -74,7 +74,7 @@ class OpenEnv(Environment):
             return [_tool_of(tool) for tool in _field(data, "observation", dict).get("tools") or ()]
         fields = {name: schema for name, schema in action.get("properties", {}).items() if name != "metadata"}
         if {"tool_name", "arguments"} <= fields.keys():
-            raise ValueError("the environment has tools of its own: set mcp = true")
+            raise ValueError("the actions of the server's environment are tool calls: set mcp = true")
         return [ToolDefinition(self._tool, action.get("description", "Act."), {**action, "properties": fields})]
 
     async def reset(self, task: dict[str, Any], seed: int) -> Observation:
@@ -144,7 +144,7 @@ def _reward_of(data: Mapping[str, Any]) -> float | None:
     reward = data.get("reward")
     # True is an int to Python, but it is not an amount.
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-        raise Broken(f"the OpenEnv server gave a reward that is no number: {str(reward)[:200]}")
+        raise Broken(f"the OpenEnv server gave a reward that is not a number: {str(reward)[:200]}")
     return None if reward is None else float(reward)
 
 

@@ -61,8 +61,8 @@ class Session:
                 waiting.reschedule(None)
         except TimeoutError:
             raise Broken(
-                f"{self._url} had no place for another session within settings.wait_s ({self._wait_s:g} s): let it "
-                "have more (max_concurrent_envs), or lower max_episodes"
+                f"{self._url} had no place for another session within settings.wait_s ({self._wait_s:g} s): raise "
+                "max_concurrent_envs of the server, or lower max_episodes of the environment"
             ) from None
         return answer
 
@@ -87,7 +87,7 @@ class Session:
             raise Broken(f"{self._url} gave no answer to {kind!r}: {why}") from None
         given = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(given, dict) or answer.get("type") not in ("observation", "error"):
-            raise Broken(f"{self._url} answered {kind!r} with what is no observation: {str(answer)[:_SHOWN]}")
+            raise Broken(f"{self._url} answered {kind!r} with no observation: {str(answer)[:_SHOWN]}")
         if answer["type"] == "observation":
             return given
         why, code = str(given.get("message", ""))[:_SHOWN], str(given.get("code", ""))

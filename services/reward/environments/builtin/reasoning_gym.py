@@ -10,12 +10,12 @@ _LABEL = {"task", "options", "entry"}
 
 
 class ReasoningGym(Environment):
-    """A question of reasoning-gym, which the policy may try to answer again after it was told that it is wrong.
+    """A question of reasoning-gym. After a wrong answer, the policy is told so and may try again.
 
     Task: {"task": name, "options": JSON text, "entry": JSON text}, as a source with `task` makes it; its prompt has the
     question. The task's own scorer judges each try, as the verifier `reasoning_gym` does: a score of at least
     `threshold` (1) ends the episode, and so does the try number `max_tries` (3). The reward is the score of the last
-    try, times `discount` (0.8) for each one before it. `wrong` is what the policy reads after a wrong one.
+    try, times `discount` (0.8) for each earlier try. After a wrong try the policy reads the text `wrong`.
 
     Metrics: `tries`, `solved`, `first_try`.
     """

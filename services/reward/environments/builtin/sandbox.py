@@ -19,18 +19,18 @@ class Sandbox(Environment):
 
     Task, all of it optional: {"files": {"main.py": "...", "test.sh": "..."}, "editable": ["main.py"], "setup": "a
     command that prepares the folder", "check": "a command that ends with 0 if the work is done"}. A turn without a tool
-    call ends an episode that has a check, with the reward 1 or 0; without one the verifiers of the data judge. Each
+    call ends an episode that has a check, with the reward 1 or 0. Without a check the verifiers of the data judge. Each
     call that fails has the reward `penalty` (-0.05).
 
     The check runs apart from the policy: all `files` that are not `editable` are as `setup` left them, /tmp is empty,
-    and the shell is a new one. What else is in the folder is the policy's work.
+    and the shell is a new one. Everything else in the folder is as the policy left it.
 
     The shell keeps its folder and variables from call to call; processes end with the call. A command may take
     `timeout_s` (20), its processes together `memory_mib` (1024), files `disk_mib` (128), and the policy reads
-    `output_limit_kib` (16) of what it prints. `is_deterministic` says that the commands are: then an episode whose
-    process dies goes on, and its commands are carried out again.
+    `output_limit_kib` (16) of what it prints. `is_deterministic` declares that the commands are deterministic. Then, if
+    the process of an episode dies, another process repeats the commands, and the episode continues.
 
-    Metrics: `calls`, `errors`, and with a check `solved` and `restored`, the files that the policy had changed in vain.
+    Metrics: `calls`, `errors`, and with a check `solved` and `restored` (number of files restored before the check).
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Sandbox(Environment):
         return run.why_unavailable()
 
     async def reset(self, task: dict[str, Any], seed: int) -> None:
-        """Starts the sandbox, and prepares its folder. Raises `Unscorable` where the task's `setup` fails."""
+        """Starts the sandbox, and prepares its folder. Raises `Unscorable` if the task's `setup` fails."""
         for name, value in task.items():
             if not isinstance(value, _TASK.get(name, ())):
                 raise InvalidTask(
@@ -66,7 +66,7 @@ class Sandbox(Environment):
             self.metrics |= {"solved": 0, "restored": 0}
         files, editable = task.get("files", {}), task.get("editable", [])
         if strangers := [path for path in editable if path not in list(files)]:
-            raise InvalidTask(f"editable: {strangers[0]!r} is none of the task's files, which are {sorted(files)}")
+            raise InvalidTask(f"editable: {strangers[0]!r} is not among the task's files, which are {sorted(files)}")
         try:
             await self._shell.start()
         except SandboxUnavailable as error:
@@ -134,7 +134,7 @@ class Sandbox(Environment):
     async def _prepare(self, files: Mapping[str, Any], setup: str) -> None:
         for path, text in files.items():
             if not isinstance(text, str):
-                raise InvalidTask(f"files: the text of {path} must be a text")
+                raise InvalidTask(f"files: the value of {path} must be a text")
             await self._prepared(f"the file {path}", {"command": "create", "path": path, "file_text": text})
         if setup:
             await self._prepared("setup", setup)
@@ -155,7 +155,7 @@ class Sandbox(Environment):
         try:
             await self._shell.keep(paths)
         except (ValueError, OverLimit) as error:
-            raise Unscorable(f"the files of the task cannot be kept: {error}") from None
+            raise Unscorable(f"the files of the task cannot be copied for the check: {error}") from None
         except SandboxLost as error:
             raise Broken(str(error)) from None
 

@@ -13,8 +13,8 @@ Results = list[tuple[str, str, str]]
 class Search(WebTool):
     """A search engine, which the policy asks with the tool `search`.
 
-    `service` is the form of the requests: "serper", "s2" (Semantic Scholar's snippets), or "plain", for a server of
-    one's own, which gets {"query": ..., "num_results": ...} and answers {"results": [{"title", "url", "text"}]}.
+    `service` is the form of the requests: "serper", "s2" (Semantic Scholar's snippets), or "plain", for your own
+    server, which gets {"query": ..., "num_results": ...} and answers {"results": [{"title", "url", "text"}]}.
 
     The environment gives no rewards: the verifiers of the data give them.
     """

@@ -17,18 +17,17 @@ _PLAYER_ACTION = "PLAYER_ACTION"
 
 
 class TextArena(Environment):
-    """A game of the package `textarena`, which plays in a Python of its own (`interpreter`).
+    """A game of the package `textarena`, which runs in a separate Python (`interpreter`).
 
-    `game` is its name there, such as "GuessTheNumber-v0", and `options` are those of the game; a task may have others:
-    {"game": ..., "options": {...}}. The game says its rules, then what happened since the policy's last move. A move is
-    the text of a turn without its thoughts. Where a game has more players (`num_players`, by default 1), the policy is
-    the first, and the others are fixed: they say `opponent_says`, one after the other and again from the first, or a
-    random one of the texts that match `opponent_pattern` in the last that the game told them, such as
-    "\\\\[\\\\d\\\\]".
+    `game` is its name there, such as "GuessTheNumber-v0", and `options` are the options of the game. A task may replace
+    both: {"game": ..., "options": {...}}. The game says its rules, then what happened since the policy's last move. A
+    move is the text of a turn without its thoughts. If a game has several players (`num_players`, by default 1), the
+    policy is the first. The others say the texts of `opponent_says` in order, over and over, or a random text that
+    matches `opponent_pattern`, such as "\\\\[\\\\d\\\\]", in the last message that the game sent them.
 
-    The reward is the one that the game gives the policy at its end.
+    The game decides the reward.
 
-    Metrics: `turns`, `invalid_move` (it ended the game).
+    Metrics: `turns`, `invalid_move` (whether an invalid move of the policy ended the game).
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class TextArena(Environment):
         if num_players < 1:
             raise ValueError(f"num_players must be at least 1 (given: {num_players})")
         if (num_players > 1) != (bool(opponent_says) + bool(opponent_pattern) == 1):
-            raise ValueError("give opponent_says or opponent_pattern where, and only where, num_players is above 1")
+            raise ValueError("give one of opponent_says and opponent_pattern if num_players is above 1, else none")
         self.is_deterministic = is_deterministic
         self._game, self._options, self._num_players = game, dict(options or {}), num_players
         self._opponent_says, self._opponent_pattern = list(opponent_says), re.compile(opponent_pattern)

@@ -53,13 +53,13 @@ class Toolbox(Environment):
         for part in self._parts:
             for name, (described, _) in (await part.listed_tools()).items():
                 if self._owners.setdefault(name, part) is not part:
-                    raise ValueError(f"two tools have the name {name!r}: give one another name with `tool`")
+                    raise ValueError(f"two tools have the name {name!r}: rename one of the two with the setting `tool`")
                 definitions.append(described)
         return definitions
 
     async def step(self, turn: Turn) -> Any:
-        """Carries out the tool calls of a turn, one after the other, each in its tool's environment. Calls nothing
-        after the end."""
+        """Carries out the tool calls of a turn, one after the other, each in its tool's environment. Carries
+        out no call after the end of the episode."""
         if self._played is not None and not turn.tool_calls:
             self._num_played += 1
             return await awaited(self._played.step(replace(turn, number=self._num_played)))

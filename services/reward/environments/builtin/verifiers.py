@@ -15,12 +15,12 @@ from shoal.environment import Agent, Broken, InvalidTask, Policy
 
 
 class Verifiers(Agent):
-    """A task set of the package `verifiers` (v1, 0.4 or later), which runs in a Python of its own (`interpreter`).
+    """A task set of the package `verifiers` (v1, 0.4 or later), which runs in a separate Python (`interpreter`).
 
     The settings are those of the package's environments: `taskset`, such as {"id": "gsm8k"}, `agent` with its harness,
     runtime and limits, `timeout`, and so on. Its agent calls the policy.
 
-    Task: {"index": 3}, a task's place in the task set; without it the seed draws one. The reward is the one that the
+    Task: {"index": 3}, a task's place in the task set; without it the seed draws one. The reward is the reward that the
     task set gives the agent (the mean of their rewards if several agents are trained). An error in the package fails
     the episode. Metrics are the task set's metrics and rewards, and `num_turns`.
     """
@@ -61,7 +61,7 @@ class Verifiers(Agent):
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
             why = f"{errors[0].type}: {errors[0].message}" if errors else "the episode was not completed"
-            raise Broken(f"verifiers: {why}")
+            raise Broken(f"the package verifiers failed: {why}")
         traces = [trace for trace in episode.traces if trace.agent.trainable] or episode.traces
         for trace in traces:
             scores = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
@@ -98,7 +98,7 @@ class _Tasks:
         if index is not None:
             return self.at(index)
         if not self._is_bounded:
-            raise InvalidTask('the task set has no end: give {"index": number}')
+            raise InvalidTask('the task set is infinite, so none of its tasks can be drawn: give {"index": number}')
         self._read += self._left
         return self.at(seed % max(1, len(self._read)))
 

@@ -30,7 +30,7 @@ class WebTool(Environment):
 
     async def ask(self, body: Mapping[str, Any], read: Callable[[Any], T], *, outage_is_told: bool = False) -> T:
         """Returns `read` of the endpoint's answer. Raises `ToolError` for errors that the policy may learn from, and
-        `Broken` for an outage. With `outage_is_told` an outage is a `ToolError` too, since a page may be the reason."""
+        `Broken` for an outage. With `outage_is_told` an outage is a `ToolError` too, since the page may cause it."""
         try:
             return await self._endpoint.ask(body, read)
         except Unscorable as error:

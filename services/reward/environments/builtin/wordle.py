@@ -33,13 +33,13 @@ class Wordle(Environment):
     """A word of five letters that is to be guessed: the policy writes <guess>crane</guess> in each turn.
 
     The answer has G for a letter in its place, Y for one that is elsewhere in the word, X for one that is not. The last
-    guess of a turn outside of its thoughts counts; it must have five letters, be in the dictionary, and not be one of
-    before.
+    guess of a turn outside of its thoughts counts; it must have five letters, be in the dictionary, and not repeat an
+    earlier guess.
 
-    Task: {"word": "crane"}; without it the word is drawn from the seed. Rewards, as in open-instruct, where format is
-    0.2 times the share of turns with a guess in tags: 0.2 for each G and 0.1 for each Y plus format for a guess, 0 for
-    an invalid one; 1 + 1 / turns + format for the word; where invalid guesses end the episode, the marks of the last
-    valid guess plus format.
+    Task: {"word": "crane"}; without it the word is drawn from the seed. Rewards, as in open-instruct: 0.2 for each G,
+    0.1 for each Y, plus format for a valid guess; 1 + 1 / turns + format for the word; 0 for an invalid guess. If an
+    invalid guess ends the episode, the reward is that of the last valid guess, with the format of all turns. Format is
+    0.2 times the share of turns with a guess in tags.
 
     The settings are `max_guesses` (6), `error_allowance` (1, invalid guesses in a row that do not end the episode) and
     `words_file` (a file of words, one a line, in place of the dictionary of some hundred words that comes with Shoal).

@@ -46,7 +46,7 @@ def chat_call(values: Mapping[str, Any]) -> pb.PolicyCall:
 
 def _message(message: Any, where: str) -> rollout_pb2.ChatMessage:
     if not isinstance(message, dict) or message.get("role") not in [*_ROLES]:
-        raise invalid(where, f"must have a role: {', '.join(_ROLES)}")
+        raise invalid(where, f"must have one of the roles {', '.join(_ROLES)}")
     if message.get("function_call"):
         raise unsupported(f"{where}.function_call", "this form is not read: give tool_calls")
     calls = listed(message, "tool_calls", f"{where}.")
@@ -99,8 +99,8 @@ def _tool(tool: Any, where: str) -> pb.ToolDefinition:
         KeyError, TypeError, AttributeError, OverflowError, json_format.ParseError, DecodeError, InvalidArgument
     ):  # fmt: skip
         detail = (
-            f"{where}.function: must have a name, and parameters as a JSON schema that has finite numbers alone and is "
-            "not nested deeply"
+            f"{where}.function: must have a name, and parameters as a JSON schema without infinite numbers, NaN, and "
+            "deep nesting"
         )
         raise Refused(400, "invalid_value", detail, where) from None
     return described

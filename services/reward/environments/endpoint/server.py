@@ -28,7 +28,7 @@ from shoal.v1 import environment_pb2 as pb
 _log = logging.getLogger(__name__)
 
 _KEPT_KEYS = 4096
-"""Most ended episodes whose agents are still told of the end."""
+"""Maximum number of ended episodes whose agents are still told of the end."""
 _SILENT_S = 10.0
 """Wait of a stream for the answer before it begins, so that a refusal can still have its own status."""
 _KEEP_ALIVE_S = 3.0
@@ -106,7 +106,7 @@ class PolicyEndpoint:
             return Response(status_code=499)
         except Exception:
             _log.exception("the policy endpoint failed")
-            return Refused(500, "internal_error", "the endpoint failed; its log says how").response()
+            return Refused(500, "internal_error", "the endpoint failed; see the log of the reward service").response()
 
     async def _respond(self, request: Request) -> Response:
         session = self._find(request)

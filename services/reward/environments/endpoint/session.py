@@ -33,7 +33,7 @@ class Session:
     """The calls of one episode. Belongs to one event loop."""
 
     def __init__(self, send: Callable[[pb.PolicyCall], None], max_context_tokens: int) -> None:
-        """`send` sends a call; its reply comes to `take`."""
+        """`send` sends a call. The owner passes each reply to `take`."""
         self.key = secrets.token_urlsafe(24)
         self.max_context_tokens = max_context_tokens
         self.limit: pb.PolicyRefusal | None = None
@@ -45,17 +45,17 @@ class Session:
         self._num_refused: Counter[bytes] = Counter()
         """Number of temporarily refused requests, which may be repeated, by digest."""
         self.unread: tuple[str, ...] = ()
-        """At the close, the calls whose answers nobody read, and open calls, which may be answered before the caller
-        learns of the end."""
+        """Set by `close`: the calls whose answers nobody read, including open calls, since the caller may answer a call
+        before it learns of the end."""
         self._idle_since: float | None = asyncio.get_running_loop().time()
         self.is_closed = False
 
     def idle_s(self) -> float:
-        """Returns the time without an open call. Calls that a limit refuses do not count, so that any agent ends."""
+        """Returns how long no call has been open. A call that a limit refuses does not count, so every agent ends."""
         return 0.0 if self._idle_since is None else asyncio.get_running_loop().time() - self._idle_since
 
     async def ask(self, call: pb.PolicyCall, body: bytes, headers: Mapping[str, str]) -> pb.PolicyReply:
-        """Sends a call, once for repeated requests, and returns the reply, which has an answer. Raises `Refused`."""
+        """Returns the reply with the answer to a call. A repeated request gets the same reply. Raises `Refused`."""
         if self.is_closed:
             raise ended()
         if self.limit is not None:
@@ -105,7 +105,7 @@ class Session:
         if key:
             earlier = next((asked for asked in self._asked.values() if asked.idempotency_key == key), None)
             if earlier is not None and earlier.body != body:
-                raise Refused(400, "invalid_value", "Idempotency-Key: another request of the episode has this key")
+                raise Refused(400, "invalid_value", "Idempotency-Key: another request has this key; give a new key")
             return earlier
         retries = headers.get("x-stainless-retry-count", "0")
         if not retries.isdecimal() or not retries.strip("0"):
@@ -123,7 +123,7 @@ class Session:
     def _sent(self, call: pb.PolicyCall, body: bytes, idempotency_key: str) -> _Asked:
         if self._num_in_flight >= _MAX_IN_FLIGHT:
             self._num_refused[body] += 1
-            detail = f"{_MAX_IN_FLIGHT} calls of the episode are on their way"
+            detail = f"the episode already has {_MAX_IN_FLIGHT} unanswered calls"
             raise Refused(429, "too_many_calls", detail, retry_after_s=1.0)
         call.call_id = f"c{next(self._numbers)}"
         if call.ByteSize() > MAX_CALL_BYTES:

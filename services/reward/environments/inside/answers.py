@@ -14,7 +14,7 @@ from shoal.rollout import ToolOutcome
 from shoal.scores import MAX_REWARD
 
 MAX_MESSAGES = 256
-"""Most messages in an observation, and most outcomes of tool calls."""
+"""Maximum number of messages in an observation, and of outcomes of tool calls."""
 MAX_NAME_CHARS = 100
 _MAX_METRICS = 64
 _MAX_DETAIL_CHARS = 500
@@ -42,14 +42,14 @@ def observation_of(value: Any, max_chars: int) -> dict[str, Any]:
 def check_number(num_messages: int) -> None:
     """Raises `BadAnswer` for more messages than an observation may have."""
     if num_messages > MAX_MESSAGES:
-        raise BadAnswer(f"more than {MAX_MESSAGES} messages were said at once")
+        raise BadAnswer(f"an observation has more than {MAX_MESSAGES} messages")
 
 
 def result_of(environment: Environment) -> dict[str, Any]:
     """Returns an environment's result of its episode as JSON. Raises `BadAnswer`."""
     metrics = _numbers_by_name(environment.metrics, "self.metrics")
     if len(metrics) > _MAX_METRICS:
-        raise BadAnswer(f"{len(metrics)} metrics, more than {_MAX_METRICS}")
+        raise BadAnswer(f"self.metrics has {len(metrics)} entries; at most {_MAX_METRICS} are allowed")
     reward = environment.reward
     result = {
         "reward": None if reward is None else _reward(reward, "the reward"),

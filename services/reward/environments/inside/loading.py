@@ -142,7 +142,7 @@ def load(code: Mapping[str, Any]) -> LoadedEnvironment:
         if settings:
             raise CannotLoad(f"{name} is a list of functions, which takes no settings: remove them")
         return LoadedEnvironment(code, lambda: FunctionTools(found), module)
-    what = "" if found is None else f", but a {type(found).__name__}"
+    what = "" if found is None else f", only a {type(found).__name__} of this name"
     classes = [(key, value) for key, value in vars(module).items() if isinstance(value, type)]
     own = sorted(key for key, cls in classes if issubclass(cls, Environment) and cls.__module__ == module.__name__)
     raise CannotLoad(
@@ -159,7 +159,7 @@ def _module(code: Mapping[str, Any]) -> types.ModuleType:
     except BaseException as error:
         where = code["path"] or code["module"]
         why = error_line(error, code["path"])
-        raise CannotLoad(_without_folder(f"{where} does not import: {why}", code["path"])) from error
+        raise CannotLoad(_without_folder(f"{where} cannot be imported: {why}", code["path"])) from error
 
 
 def _without_folder(text: str, path: str) -> str:
@@ -173,7 +173,7 @@ def _check_origin(found: Any, code: Mapping[str, Any]) -> None:
     if code["defined_in"] and not any(f"{origin}.".startswith(f"{package}.") for package in code["defined_in"]):
         raise CannotLoad(
             f"{code['module']} only imports {code['object']!r}, which {origin} defines: name an object that is defined "
-            f"in a package of --allow-verifier-package ({', '.join(code['defined_in'])})"
+            f"in a package that --allow-verifier-package allows (allowed: {', '.join(code['defined_in'])})"
         )
 
 

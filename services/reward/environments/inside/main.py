@@ -79,7 +79,7 @@ class CallClock:
 
 @contextlib.contextmanager
 def limited(limit: asyncio.Timeout, timeout_s: float, max_others_s: float) -> Iterator[None]:
-    """Lets a timeout that has no deadline expire when the call of the block has used its time."""
+    """Makes `limit`, a timeout without a deadline, expire when the block's call has no time left by its `CallClock`."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, TimedLoop)
     clock = CallClock(loop, timeout_s, max_others_s)

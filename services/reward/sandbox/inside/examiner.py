@@ -249,7 +249,7 @@ def _converse(given: bytes, to_program: int, from_program: int, deadline: float,
 
 
 def same_output(got: str, wanted: str) -> bool:
-    """Compares two outputs line by line, without white space around the lines and the whole; numbers by value."""
+    """Compares two outputs line by line, ignoring white space around lines and outputs. Compares numbers by value."""
     got_lines, wanted_lines = _lines(got), _lines(wanted)
     return len(got_lines) == len(wanted_lines) and all(
         one == other or _same_numbers(one.split(), other.split())

@@ -99,8 +99,8 @@ _imports = functools.lru_cache(maxsize=1)(_Imports)
 def names_of(test: str, program: str, subject: Subject, known: Set[str]) -> dict[str, Any]:
     """Returns the values of the names that a test uses without binding them, except builtins and `known` names.
 
-    A name with which tests compare comes from the program only if the test uses nothing else of the program. Then the
-    test is about the name that is called first and is not applied to another name's result.
+    Names with which tests compare, such as `isclose`, come from this process. If the test uses no other name of the
+    program, one of them comes from the program: the first name that is not called with the result of another such name.
     """
     tree = ast.parse(test)
     free, imports = _free_names(test) - known, _imports(program)

@@ -1,5 +1,5 @@
-"""A process and a folder for each run of the program, so that no run sees traces of an earlier run: even without files,
-the numbers of processes and files, and the times of a folder, show how many there were."""
+"""A process and a folder for each run of the program, so that no run sees traces of an earlier run. Even without files,
+the numbers of processes and files, and the times of a folder, would show how many runs there were."""
 
 import ctypes
 import os
@@ -31,8 +31,8 @@ def unmount_folder() -> None:
 def make_read_only(device: str) -> None:
     """Protects the mode and the times of a device that programs may read and write.
 
-    They belong to the machine: a program could leave a mark in them, or lock them if the service runs as root. Raises
-    `OSError` if the kernel refuses.
+    Devices belong to the machine: a program could leave a mark in them, or lock them if the service runs as root.
+    Raises `OSError` if the kernel refuses.
     """
     kept = os.statvfs(device).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept
@@ -40,8 +40,8 @@ def make_read_only(device: str) -> None:
 
 
 def fork_apart() -> int:
-    """Forks a process that is number 1 of its own namespace. Returns 0 in the new process, and its number here. Raises
-    `OSError` if the kernel refuses."""
+    """Forks a process that is number 1 of its own namespace. Returns 0 in the new process, and its pid in this process.
+    Raises `OSError` if the kernel refuses."""
     ctypes.pythonapi.PyOS_BeforeFork()
     numbers = (_CLONE[platform.machine()], _CLONE_NEWPID | signal.SIGCHLD, 0, 0, 0, 0)
     pid: int = _LIBC.syscall(*map(ctypes.c_long, numbers))

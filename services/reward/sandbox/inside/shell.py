@@ -202,7 +202,7 @@ class KeptFiles:
     def restore(self) -> int:
         """Restores the changed files, and returns their number. Raises `OSError`.
 
-        Links, folders and pipes in the place of a file or of its folders are no obstacle, and neither are modes.
+        Works whatever the modes are, and even if links, folders or pipes have replaced a file or its folders.
         """
         changed = [path for path, kept in self._files.items() if _read(path) != kept]
         for path in changed:

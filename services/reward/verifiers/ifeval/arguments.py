@@ -52,7 +52,7 @@ class Arguments:
         """Returns a whole number. 3.0, the form in which 3 arrives over the wire, is accepted."""
         value = self._get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or value < minimum:
-            raise self.invalid(name, f"must be a whole number from {minimum}")
+            raise self.invalid(name, f"must be a whole number of at least {minimum}")
         return int(value)
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:

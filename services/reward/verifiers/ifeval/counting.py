@@ -39,8 +39,8 @@ capital_words = _counted(
 
 
 def lowercase_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether there are at most `N` words in lowercase letters a to z. With `strict_wording`, each such word
-    may occur at most `N` times instead."""
+    """Returns whether there are at most `N` words in lowercase letters a to z. With `strict_wording`, returns instead
+    whether each of these words occurs at most `N` times."""
     maximum = arguments.number("N")
     found = Counter(match[0] for match in _LOWERCASE_WORD.finditer(response))
     counts = found.values() if arguments.strict_wording else [found.total()]
@@ -48,7 +48,7 @@ def lowercase_words(response: str, arguments: Arguments) -> bool:
 
 
 def unique_words(response: str, arguments: Arguments) -> bool:
-    """Returns whether no word occurs twice. Case matters, and punctuation marks count as words; not with
+    """Returns whether no word occurs twice. Case matters, and punctuation marks count as words, unless
     `strict_wording`."""
     found = treebank_words(response)
     if arguments.strict_wording:
@@ -58,7 +58,7 @@ def unique_words(response: str, arguments: Arguments) -> bool:
 
 def composition(response: str, arguments: Arguments) -> bool:
     """Returns whether there are three paragraphs, separated by ***, of `n_sent` sentences of `n_words` words each.
-    Punctuation marks count as words, and *** at the beginning or the end adds an empty paragraph; not with
+    Punctuation marks count as words, and *** at the beginning or the end adds an empty paragraph, unless
     `strict_wording`."""
     num_sentences, num_words = arguments.number("n_sent", minimum=1), arguments.number("n_words", minimum=1)
     paragraphs = _starred_paragraphs(response) if arguments.strict_wording else _STARS.split(response)

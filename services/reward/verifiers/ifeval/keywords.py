@@ -44,8 +44,8 @@ def forbidden(response: str, arguments: Arguments) -> bool:
 
 
 def excluded(response: str, arguments: Arguments) -> bool:
-    """Returns whether `keyword` does not occur between two spaces; with `strict_wording`, as a whole word in any
-    case."""
+    """Returns whether `keyword` never stands between two spaces; with `strict_wording`, whether it never is a whole
+    word, in any case."""
     keyword = arguments.text("keyword")
     if arguments.strict_wording:
         return not arguments.pattern("keyword", keyword).search(response)

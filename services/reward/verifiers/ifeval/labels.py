@@ -66,7 +66,7 @@ def _lists(item: Any) -> tuple[list[Any], list[Any]]:
     if kwargs is None:
         kwargs = [None] * len(ids)
     if not isinstance(kwargs, list | tuple) or len(kwargs) != len(ids):
-        raise Unscorable(f"kwargs must be a list as long as instruction_id, {len(ids)} (found: {kwargs!r:.80})")
+        raise Unscorable(f"kwargs must be a list of {len(ids)} elements, like instruction_id (found: {kwargs!r:.80})")
     return ids, list(kwargs)
 
 

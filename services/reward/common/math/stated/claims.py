@@ -81,8 +81,8 @@ def is_supposed(words: str) -> bool:
 
 
 def is_question(text: str, start: int, end: int) -> bool:
-    """Returns whether a sentence asks something and is not answered with yes. Without a question word, as in "so that
-    makes 3 + 4 = 7?", it is a calculation."""
+    """Returns whether a sentence asks something and is not answered with yes. A sentence without a question word, as in
+    "so that makes 3 + 4 = 7?", is a calculation."""
     if not _QUESTION.search(text, max(0, end - 20), end) or _YES.match(text, end):
         return False
     return bool(_ASKING.match(text, start, end)) or "=" not in text[start:end]

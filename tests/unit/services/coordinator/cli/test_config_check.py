@@ -137,7 +137,7 @@ def test_a_deep_check_asks_reward_servers_for_their_verifiers(check: Check, serv
         ),
         (
             ["reward.servers.other.address={address}"],
-            "reward.servers.own.verifiers: 'mine' is that of reward.servers.other already",
+            "reward.servers.own.verifiers: 'mine' is already a verifier of reward.servers.other",
         ),
         (['reward.remap={mine = "theirs"}'], "no server of reward.servers has the verifier 'theirs', which rows name"),
     ],

@@ -66,7 +66,7 @@ def test_a_reward_function_of_verl_gets_what_verl_gives_it(tmp_path: Path) -> No
 
 def test_any_part_of_a_table_may_be_the_score(tmp_path: Path) -> None:
     assert judged(tmp_path, VERL, LABEL, "5", score_key="acc")["value"] == 1.0
-    assert 'without "format"' in judged(tmp_path, VERL, LABEL, score_key="format")["detail"]
+    assert 'lacks "format"' in judged(tmp_path, VERL, LABEL, score_key="format")["detail"]
 
 
 def test_an_async_reward_function_of_verl_scores(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_async_reward_function_of_verl_scores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "why"), [("4", "label_columns"), (LABEL | {"data_source": "bad"}, 'without "score".*: acc$')]
+    ("label", "why"), [("4", "label_columns"), (LABEL | {"data_source": "bad"}, 'lacks "score".* acc$')]
 )
 def test_what_verl_would_not_take_has_no_verdict(tmp_path: Path, label: Any, why: str) -> None:
     answer = judged(tmp_path, VERL, label)
@@ -209,7 +209,7 @@ def test_a_column_that_a_function_of_trl_needs_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["def f(completions:", "a = " + "(" * 500, "a = " + "-" * 100_000 + "1"])
 def test_a_script_that_is_no_python_is_refused(tmp_path: Path, text: str) -> None:
-    assert refused(code_of(tmp_path, text, "f", convention="trl"), "does not import") == "file"
+    assert refused(code_of(tmp_path, text, "f", convention="trl"), "cannot be imported") == "file"
 
 
 @pytest.mark.parametrize(

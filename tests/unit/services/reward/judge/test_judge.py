@@ -274,7 +274,7 @@ LATER = http(429, "later", "Retry-After: 40")
         *((answer, {}, UNSCORABLE, "too long", 1) for answer in TOO_LONG),
         (CUT_OFF, {"max_tokens": 5}, UNSCORABLE, r"reward\.judge\.max_tokens \(5\)", 1),
         (MOVED, {}, FAILED, r"points to http://127\.0\.0\.1:9/.*reward\.judge\.base_url", 1),
-        (LATER, {"total_timeout_s": 30}, FAILED, r"past reward\.judge\.total_timeout_s \(30 s\)", 1),
+        (LATER, {"total_timeout_s": 30}, FAILED, r"exceed reward\.judge\.total_timeout_s \(30 s\)", 1),
     ],
 )
 async def test_an_answer_without_a_verdict_has_its_outcome_and_its_reason(
@@ -437,7 +437,7 @@ async def test_closing_a_judge_fails_its_open_questions(server: JudgeServer, mak
     await asyncio.sleep(0.05)
     await judge.close()
     score = await waiting
-    assert score.outcome is FAILED and "reconfigured" in score.detail, score
+    assert score.outcome is FAILED and "canceled" in score.detail, score
 
 
 # Criteria.

@@ -242,7 +242,7 @@ def test_a_script_is_rewarded_for_its_output(program: str, stdin: str, stdout: s
     [
         (code.verify, [], "no test"),
         (code.verify, "not json", "JSON"),
-        (code.verify, "eJxzzs8tKEotLk5NAQAa3gSB", "unpickled"),
+        (code.verify, "eJxzzs8tKEotLk5NAQAa3gSB", "pickled"),
         (code.verify, 5.0, "float"),
         (code.verify, [1.0], "test 0"),
         (code.verify, ["assert f(1) == 1", " "], "test 1"),

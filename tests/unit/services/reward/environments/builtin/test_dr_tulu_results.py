@@ -90,7 +90,7 @@ def test_the_form_is_refused_for_tools_whose_results_are_not_known() -> None:
     Mcp(url="http://x", results="dr_tulu", tools={"search": {"tool": PAPERS}})
     with pytest.raises(ValueError, match=r"^results .*'dr_tulu'"):
         Mcp(url="http://x", results="json")
-    with pytest.raises(ValueError, match=rf"{PAPERS}.* add "):
+    with pytest.raises(ValueError, match=rf"{PAPERS}.* add$"):
         Mcp(url="http://x", results="dr_tulu", tools=["add", PAPERS])
     with pytest.raises(ValueError, match="in tools"):
         Mcp(url="http://x", results="dr_tulu")
