@@ -198,7 +198,7 @@ def _group_request(request: pb.GenerateGroupRequest, running: Running) -> GroupR
         raise invalid(
             "sampling.max_completion_tokens",
             f"{len(prompt)} prompt tokens and {sampling.max_completion_tokens} completion tokens exceed the engine's "
-            f"context of {longest} tokens; lower it, or raise generator.max_model_len",
+            f"context of {longest} tokens; lower sampling.max_completion_tokens, or raise generator.max_model_len",
         )
     if request.report_every_tokens < 0:
         raise invalid("report_every_tokens", f"must be at least 0 (given: {request.report_every_tokens})")

@@ -280,9 +280,9 @@ class CoordinatorServiceServicer:
         next step, or only when a run is resumed. Where training changes, the run
         first writes a checkpoint at the step boundary, so that no restore goes
         back before the change. Returns when the change is stored; the event
-        "config_changed" reports it, and "config_applied" its first step.
+        "config_changed" reports the change, and "config_applied" the first step with it.
 
-        Idempotent: values that the run has already change nothing. Safe to retry.
+        Idempotent: a value equal to the run's changes nothing. Safe to retry.
 
         Errors:
 

@@ -160,9 +160,9 @@ class CoordinatorServiceStub:
     next step, or only when a run is resumed. Where training changes, the run
     first writes a checkpoint at the step boundary, so that no restore goes
     back before the change. Returns when the change is stored; the event
-    "config_changed" reports it, and "config_applied" its first step.
+    "config_changed" reports the change, and "config_applied" the first step with it.
 
-    Idempotent: values that the run has already change nothing. Safe to retry.
+    Idempotent: a value equal to the run's changes nothing. Safe to retry.
 
     Errors:
 
@@ -351,9 +351,9 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     next step, or only when a run is resumed. Where training changes, the run
     first writes a checkpoint at the step boundary, so that no restore goes
     back before the change. Returns when the change is stored; the event
-    "config_changed" reports it, and "config_applied" its first step.
+    "config_changed" reports the change, and "config_applied" the first step with it.
 
-    Idempotent: values that the run has already change nothing. Safe to retry.
+    Idempotent: a value equal to the run's changes nothing. Safe to retry.
 
     Errors:
 
@@ -599,9 +599,9 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         next step, or only when a run is resumed. Where training changes, the run
         first writes a checkpoint at the step boundary, so that no restore goes
         back before the change. Returns when the change is stored; the event
-        "config_changed" reports it, and "config_applied" its first step.
+        "config_changed" reports the change, and "config_applied" the first step with it.
 
-        Idempotent: values that the run has already change nothing. Safe to retry.
+        Idempotent: a value equal to the run's changes nothing. Safe to retry.
 
         Errors:
 

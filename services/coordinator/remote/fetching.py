@@ -118,7 +118,7 @@ def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None)
 
 
 def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
-    """Replaces a file that checkpoints share in the run's folder. Raises the errors of `fetch_checkpoint`."""
+    """Replaces a file that all checkpoints of a run use by its copy at `url`. Raises as `fetch_checkpoint` does."""
     target = run_folder / file.path
     partial = target.with_name(f".{target.name}.fetched")
     try:

@@ -95,7 +95,7 @@ class Ledger:
         return await self._run(read_progress)
 
     async def issue_state(self) -> IssueState:
-        """Returns where the issue of prompts continues."""
+        """Returns the state from which the ledger continues to issue prompts."""
         return await self._run(read_issue_state)
 
     async def issued(

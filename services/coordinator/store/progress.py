@@ -65,7 +65,7 @@ def write_progress(connection: sqlite3.Connection, progress: Progress) -> None:
 
 
 def read_issue_state(connection: sqlite3.Connection) -> IssueState:
-    """Reads where the issue of prompts continues."""
+    """Reads the state from which the ledger continues to issue prompts."""
     assigned = connection.execute(
         "SELECT order_number, position FROM groups WHERE order_number >="
         " COALESCE((SELECT next_order_number FROM progress), 0)"

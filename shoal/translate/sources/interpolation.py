@@ -25,7 +25,7 @@ class References:
     def resolved(self, value: Any, path: tuple[str, ...] = ()) -> Any:
         """Returns a value with its references replaced, even inside tables and lists. Unknown references stay.
 
-        Raises `InvalidArgument` if the texts grow too long, because references double with each step.
+        Raises `InvalidArgument` if references that contain references make a text too long.
         """
         if isinstance(value, Mapping):
             return {key: self.resolved(item, path) for key, item in value.items()}

@@ -25,8 +25,10 @@ _POINT = tuple(Fraction(number, 1000) for number in (1371, 2193, 1637, 2741, 311
 
 
 def are_equal(one: Any, other: Any, num_digits: int) -> bool | None:
-    """Returns whether two numbers of sympy are equal, or rounded to each other as in `equal_or_rounded`; None if their
-    values do not decide it."""
+    """Returns whether two numbers of sympy are equal, or one is the other after rounding (see `equal_or_rounded`).
+
+    Returns None if their values do not decide it.
+    """
     exact = [exact_value(number) for number in (one, other)]
     decimals = [num_decimals(number) for number in (one, other)]
     if exact[0] is not None and exact[1] is not None:
