@@ -1,4 +1,4 @@
-"""The `shoal` command. Its import is cheap: each command imports its packages when the command runs."""
+"""The `shoal` command. This package is cheap to import: each command imports what it needs when the command runs."""
 
 from services.coordinator.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The `shoal` command. It has one module for each noun; errors become one message and an exit code."""
+"""The `shoal` command, with one module for each noun. An error becomes one message and an exit code."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def credentials(
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """Sets the options before the command, which apply to every command that calls a coordinator."""
+    """Sets the options that precede a command's name and apply to every command that calls a coordinator."""
     if tls_dir is not None:
         # services/coordinator/client.py reads this variable when a command connects.
         os.environ["SHOAL_TLS_DIR"] = str(tls_dir)

@@ -12,13 +12,13 @@ _HOST = re.compile(r"[0-9A-Za-z*]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9a-fA-F:]*:[0-9
 
 
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Gets a folder for each service and each role.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to make a folder for each service and role.")],
     host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST",
-            help="Name or address at which workers and people reach the coordinator. Added to this machine's "
-            "own names and those of an earlier certificate in FOLDER. Repeatable.",
+            help="Name or address at which workers and people reach the coordinator. Added to the names of this "
+            "machine and of an earlier certificate in FOLDER. Repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -31,18 +31,18 @@ def certs(
     hosts = [name.removeprefix("[").removesuffix("]") for name in host or []]
     for name in hosts:
         if not _HOST.fullmatch(name):
-            raise InvalidArgument(f"--host {name!r}: give a name or an address, without a port")
-    print(f"valid for {CERTIFICATE_DAYS} days; give each process its own folder, and nobody {folder / 'ca'}:")
+            raise InvalidArgument(f"--host {name!r} is not a host: give a name or an address, without a port")
+    print(f"valid for {CERTIFICATE_DAYS} days; give each process its own folder; keep {folder / 'ca'} secret:")
     for made in issue_all(folder, hosts):
         print(f"  {made}")
 
 
 def token(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="coordinator, worker, operator or viewer.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is, for logs.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Gets the token; name it in SHOAL_TOKEN_FILE.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token's owner, for logs.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file for the token; name it in SHOAL_TOKEN_FILE.")],
 ) -> None:
-    """Make a token. Prints the token's line for the tokens file of the servers."""
+    """Make a token. Prints the line to add to the tokens file of the servers."""
     import secrets
 
     from shoal.rpc.auth.authority import write_private
@@ -52,9 +52,9 @@ def token(
     if role not in set(Role):
         raise InvalidArgument(f"ROLE {role!r} is unknown; choose one of {', '.join(Role)}")
     if not name or any(character.isspace() or character in "/#" for character in name):
-        raise InvalidArgument(f"NAME {name!r}: use no spaces, '/' or '#'")
+        raise InvalidArgument(f"NAME must not be empty or contain spaces, '/' or '#' (given: {name!r})")
     if file.exists():
-        raise AlreadyExists(f"{file} is there already: choose another file, or remove it")
+        raise AlreadyExists(f"{file} exists already: choose another file, or remove it")
     secret = secrets.token_urlsafe(32)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_private(file, f"{secret}\n".encode())

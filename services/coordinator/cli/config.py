@@ -128,7 +128,7 @@ def translate(
         print_fields(SYSTEMS[fields], output)
         return
     if not source:
-        raise InvalidArgument("give a file (.sh, .yaml, .json, .py, .ipynb), or the settings themselves after --")
+        raise InvalidArgument("name a file to translate (.sh, .yaml, .json, .py, .ipynb), or give settings after --")
     translation = translate_arguments(
         system, source, skip=skip or [], overrides=overrides or [], as_of=as_of, checkout=checkout
     )
@@ -156,7 +156,7 @@ def suggest(
 ) -> None:
     """Print a configuration to start from.
 
-    The configuration has reasons, the expected memory, and the expected time of a step.
+    Its comments give reasons, the expected memory, and the expected time of a step.
     """
     from shoal.suggest import H100, rates_of_run, suggest
 

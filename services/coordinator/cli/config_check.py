@@ -23,7 +23,7 @@ _MANY_LABELS = 10_000
 
 
 def counted(config: RunConfig) -> RunConfig:
-    """Loads the data, and returns the configuration with the number of steps in `run.total_epochs`.
+    """Computes an unset `run.num_steps` from `run.total_epochs` and the data. Returns the configuration with it.
 
     If the data cannot be loaded, warns and returns the configuration unchanged.
     """
@@ -32,7 +32,7 @@ def counted(config: RunConfig) -> RunConfig:
     try:
         return with_counted_steps(config, len(preflight(config).prompts))
     except (InvalidArgument, FailedPrecondition) as error:
-        print(f"warning: run.num_steps is not known, because the data are not: {error}", file=sys.stderr)
+        print(f"warning: run.num_steps is unknown, since the data cannot be loaded: {error}", file=sys.stderr)
         return config
 
 
@@ -50,9 +50,9 @@ def check_config(config: RunConfig) -> dict[str, Any]:
 def check_inputs(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     """Loads tokenizer and data, and checks labels, custom verifiers, environments and adapted layers.
 
-    Looks for the model's weights. Asks every server that a run needs once, including Weights & Biases. Returns the
-    configuration with its number of steps, and the facts. Raises `InvalidArgument`, whose message names the field at
-    fault.
+    Looks for the model's weights. Sends one request to every server that a run needs, including Weights & Biases.
+    Returns the configuration with its number of steps, and the facts. Raises `InvalidArgument`, whose message names the
+    field at fault.
     """
     inputs = preflight(config)
     config = with_counted_steps(config, len(inputs.prompts))
@@ -97,7 +97,7 @@ def _check_labels(config: RunConfig, inputs: PreparedInputs) -> tuple[int | str,
     if config.data.malformed_labels == "keep":
         return "no label was checked, since data.malformed_labels is keep", ()
     if importlib.util.find_spec("math_verify") is None:
-        return "no label was checked here, without shoal[reward]; a run checks labels when it starts", ()
+        return "no label was checked, since shoal[reward] is not installed here; a run checks labels when it starts", ()
     prompts, questions = inputs.prompts.prompts, inputs.evaluation_prompts
     labels = Labels((*prompts, *questions))
     pairs = [[truth.verifier, truth.label] for truth in labels.distinct]
@@ -140,7 +140,7 @@ def _environments(config: RunConfig, inputs: PreparedInputs, prompts: Sequence[P
 
 
 def _servers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
-    """Asks each server that a run needs once, and looks there for the verifiers that rows name.
+    """Sends one request to each server that a run needs, and looks there for the verifiers that rows name.
 
     Only warns if Weights & Biases refuses, since the run would continue without Weights & Biases.
     """
@@ -150,8 +150,8 @@ def _servers(config: RunConfig, to_ask_for: Sequence[str]) -> dict[str, Any]:
     unknown = [name for name in to_ask_for if name not in listed]
     if unknown and len(lists) == len(config.reward.servers):
         raise InvalidArgument(
-            f"no server of reward.servers has the verifier {unknown[0]!r}, which rows name; the servers have: "
-            f"{', '.join(sorted(listed)) or 'none'}"
+            f"no server of reward.servers has the verifier {unknown[0]!r}, which rows name: correct the rows, or add a "
+            f"server that has it (the servers have: {', '.join(sorted(listed)) or 'no verifiers'})"
         )
     if config.tracking.wandb == "online":
         problem = wandb_login_problem()
@@ -170,4 +170,4 @@ def _trial(digest: str, tried_on: str, value: float | None) -> str:
     if not tried_on:
         return "not called, because no row names the verifier"
     verdict = "unscorable" if value is None else f"{value:g}"
-    return f"{verdict} for the label of {tried_on} as the completion"
+    return f"{verdict} for a completion that equals the label of {tried_on}"

@@ -28,9 +28,8 @@ def score(
         Path,
         typer.Argument(
             metavar="FILE.jsonl",
-            help="Files of rows with completion, ground_truth and verifier (or dataset); also finish_reason, "
-            "token_ids and "
-            "weight if a verifier reads them.",
+            help="File of rows with completion, ground_truth and verifier (or dataset), and optionally prompt, "
+            "finish_reason, token_ids and weight.",
         ),
     ],
     config: Annotated[

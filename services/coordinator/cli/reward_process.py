@@ -1,4 +1,4 @@
-"""Requests to `python -m services.reward.offline`, the reward service's code in a process without a service.
+"""Requests to `python -m services.reward.offline`, which runs the reward service's code without a server.
 
 The command line may not import a service, since each service has its own dependencies.
 """
@@ -38,7 +38,7 @@ def score_file(
     """
     config = _reward_config(file, config_file, overrides)
     if tokenize and config_file is None:
-        raise InvalidArgument("--tokenize counts tokens with the configuration's tokenizer: give --config")
+        raise InvalidArgument("--tokenize needs the tokenizer of a configuration: name the configuration with --config")
     check_verifier_names(config.reward, config.reward.known_verifiers)
     if not file.is_file():
         raise InvalidArgument(f"there is no file {file}: name a .jsonl or .parquet file of completions")
@@ -61,13 +61,13 @@ def describe_verifiers(config_file: Path | None, overrides: Sequence[str]) -> li
 
 
 def check_custom_verifiers(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Loads every custom verifier on this machine, and lets each judge the first row that names it.
+    """Loads every custom verifier on this machine, and calls the verifier for the first row that names it.
 
-    The completion is that row's label. Returns, by the name of the verifier, the `digest` of its code, `tried_on` (the
-    row; empty if no row names the verifier), and its `value` (None if the verifier calls the completion unscorable).
+    The label of that row serves as the completion. Returns a table for each verifier, by name: the `digest` of its
+    code, `tried_on` (the row; empty if no row names the verifier), and `value` (None for an unscorable completion).
 
-    Raises `InvalidArgument` for malformed data. Exits if a file is missing, does not import, lacks the function or
-    takes unknown arguments, or if the function raises, hangs or returns no number. Before the exit, the reward
+    Raises `InvalidArgument` for malformed data. Exits if a file is missing, cannot be imported or lacks the function,
+    or if the function takes unknown arguments, raises, hangs or returns no number. Before the exit, the reward
     service's code prints the reason.
     """
     custom = config.reward.custom
@@ -142,14 +142,14 @@ def _item(row: Row, config: RunConfig) -> dict[str, Any]:
     if not isinstance(completion, str):
         raise InvalidArgument(f"{row.where}: completion must be a text (found: {type(completion).__name__})")
     if not completion.isascii() and completion != completion.encode("utf-8", "replace").decode("utf-8"):
-        raise InvalidArgument(f"{row.where}: completion is not valid Unicode: it has lone surrogates")
+        raise InvalidArgument(f"{row.where}: completion is not valid Unicode: remove its lone surrogates")
     if finish not in (FinishReason.STOP, FinishReason.LENGTH):
         raise InvalidArgument(f"{row.where}: finish_reason must be 'stop' or 'length' (found: {finish!r:.80})")
     prompt = values.get("prompt")
     for names, judged_by in ((JUDGE_VERIFIERS, "a judge"), (MODEL_VERIFIERS, "a reward model")):
         if not prompt and any(verifier in names for verifier, _, _ in truths):
             raise InvalidArgument(
-                f"{row.where}: {judged_by} needs a prompt, a question or a list of messages (found: {prompt!r})"
+                f"{row.where}: {judged_by} needs a prompt: give a question or a list of messages (found: {prompt!r})"
             )
     token_ids = values.get("token_ids") or []
     if not isinstance(token_ids, list) or not all(type(token) is int and 0 <= token < 2**31 for token in token_ids):

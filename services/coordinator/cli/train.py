@@ -32,9 +32,9 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train on this machine. Starts all four services, shows progress, and ends them all.
+    """Train on this machine. Starts all four services, shows progress, and then ends the services.
 
-    Ctrl-C writes a checkpoint and stops; a second one ends everything at once.
+    Ctrl-C writes a checkpoint and stops the run. A second Ctrl-C ends everything at once.
     """
     from services.coordinator.cli.env.requests import check_environments_here
     from services.coordinator.cli.reward_process import check_custom_verifiers, check_reward_servers

@@ -48,7 +48,7 @@ class TrainSession:
     """Starts the processes of a run, follows the run, and always ends every process."""
 
     def __init__(self, run: LocalRun, view: ProgressView, *, private: bool = False) -> None:
-        """`private` keeps out other users of this machine, with tokens in the run's folder."""
+        """With `private`, tokens in the run's folder keep out other users of this machine."""
         self._run = run
         self._tokens = RunTokens(run.folder / "tokens") if private else None
         self._view = view
@@ -239,7 +239,7 @@ class TrainSession:
                 return working.result()
             died = guarding.exception()
             if isinstance(died, ProcessDied) and died.kind != "coordinator" and self._is_accepted:
-                self._view.write(f"{died.message.partition(chr(10))[0]}; the coordinator closes the run", "error")
+                self._view.write(f"{died.message.partition(chr(10))[0]}; stopping the run", "error")
                 if self._stub is not None:
                     await self._request_stop(self._stub)
                 await asyncio.wait({working}, timeout=STOP_GRACE_S)
@@ -269,7 +269,7 @@ async def _until_written(path: Path) -> str:
         if text := _text_of(path):
             return text
         await asyncio.sleep(START_POLL_S)
-    raise Unavailable(f"the coordinator did not start within {COORDINATOR_START_TIMEOUT_S:.0f} s")
+    raise Unavailable(f"the coordinator did not start within {COORDINATOR_START_TIMEOUT_S:.0f} s: try again")
 
 
 def _text_of(path: Path) -> str:

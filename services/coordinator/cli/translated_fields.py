@@ -8,7 +8,7 @@ from shoal.translate.shared.field import NOT_YET, Fate, Field
 
 
 def print_fields(system: System, output: Output) -> None:
-    """Prints the rows of a system's table, by name, and the fields that the system always sets."""
+    """Prints the fields that a system always sets, and the rows of the system's table in the order of their names."""
     rows = sorted(system.table, key=lambda row: row.name)
     always = {name: {"value": value, "why": why} for name, (value, why) in system.implied.items()}
     if output is Output.JSON:

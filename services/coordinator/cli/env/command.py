@@ -25,7 +25,7 @@ _Address = Annotated[
     typer.Option(
         "--address",
         metavar="HOST:PORT",
-        help="Address of a running reward service or of your own server, which replaces a process here.",
+        help="Address of a reward service or of your own server, which is used instead of a new process here.",
         show_default=False,
     ),
 ]
@@ -74,7 +74,7 @@ def list_environments(
         return
     headings = {
         Origin.SERVER: f"Environments of the server {address}",
-        Origin.CONFIGURATION: f"Of {config or '--set'}",
+        Origin.CONFIGURATION: f"Environments of {config or '--set'}",
         Origin.SHOAL: "Environments that come with Shoal",
     }
     for origin, infos in groupby(environments, key=lambda one: one[0]):

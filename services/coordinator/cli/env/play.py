@@ -40,7 +40,7 @@ _OUTCOMES = {
 
 
 class Person:
-    """Reads a line of the input for each turn, until its end."""
+    """Reads one line of the input for each turn, until the input ends."""
 
     async def say(self, tools: Sequence[ToolDefinition]) -> str | None:
         """Returns the next turn, with tool calls in the format "hermes"; None at the end of the input."""
@@ -71,8 +71,8 @@ def play_here(game: Game, prompt: str, origins: Origins) -> bool:
         name, config = _with(config, game)
     elif json_object(game.settings, "--settings") or game.interpreter:
         raise InvalidArgument(
-            "--settings and --interpreter apply to an environment on this machine, and --address names a server: "
-            "leave one out"
+            "--settings and --interpreter apply only to an environment on this machine: leave them out, or leave out "
+            "--address, which names a server"
         )
     offered = tool_names(game.tools)
     start = pb.EpisodeStart(
@@ -104,7 +104,7 @@ def _with(config: RunConfig, game: Game) -> tuple[str, RunConfig]:
         known = {one["name"]: one for one in dump_config(with_built_in(config))["environments"]}
         if game.name not in known:
             raise InvalidArgument(
-                f"there is no environment {game.name!r}; there are: {', '.join(sorted(known))}, and code of your own "
+                f"there is no environment {game.name!r}: choose one of {', '.join(sorted(known))}, or your own code "
                 'as "file.py:Class"'
             )
         table = known[game.name]
@@ -142,15 +142,15 @@ class _Session:
             self._show(response.observation)
             if not response.observation.done and not info.is_agent:
                 self._requests.put_nowait(await self._next_turn(response.observation, tools))
-        raise InvalidArgument("the server ended the episode without a result")
+        raise InvalidArgument("the server ended the episode without a result: look for the cause in its log")
 
     async def _info(self) -> pb.EnvironmentInfo:
         found = {info.name: info for info in await environments_of(self._stub)}
         name = self._start.environment
         if name not in found:
-            raise InvalidArgument(f"there is no environment {name!r}; there are: {', '.join(sorted(found))}")
+            raise InvalidArgument(f"there is no environment {name!r}: choose one of {', '.join(sorted(found))}")
         if why := found[name].unavailable:
-            raise InvalidArgument(f"{name} cannot work here: {why}")
+            raise InvalidArgument(f"environment {name} is unavailable: {why}")
         return found[name]
 
     def _offers(self, tool: str) -> bool:
@@ -172,7 +172,7 @@ class _Session:
     async def _answered(self, call: pb.PolicyCall) -> pb.RunEpisodeRequest:
         """Answers a call of an agent. The new messages of the call are those after the last answer."""
         if call.token_ids:
-            detail = "only a policy in training can answer a call with tokens: here, call /v1/chat/completions"
+            detail = "only a policy in training can answer a call with tokens: call /v1/chat/completions instead"
             refusal = pb.PolicyRefusal(reason=pb.POLICY_REFUSAL_REASON_INVALID, detail=detail)
             return pb.RunEpisodeRequest(reply=pb.PolicyReply(call_id=call.call_id, refusal=refusal))
         roles = [message.role for message in call.messages]

@@ -65,9 +65,8 @@ class Origins:
     def __post_init__(self) -> None:
         if self.address and (self.config_file is not None or self.overrides):
             raise InvalidArgument(
-                "--config and --set name environments that are started here, and --address names a server with its "
-                "own environments: "
-                "give only one of these options"
+                "--config and --set name environments that are started here: leave them out, or leave out --address, "
+                "which names a server that has its own environments"
             )
 
     def config(self) -> RunConfig:
@@ -99,7 +98,7 @@ class Game:
 
 
 def listed(origins: Origins) -> list[tuple[Origin, pb.EnvironmentInfo]]:
-    """Describes all environments of a server, or of a process: first the file's environments, then Shoal's own."""
+    """Describes the environments of a server, or of a new process: first the configuration's, then Shoal's own."""
     configured, address = origins.config(), origins.address
     config = with_built_in(configured)
 
@@ -117,7 +116,7 @@ def listed(origins: Origins) -> list[tuple[Origin, pb.EnvironmentInfo]]:
 
 
 def checked(game: Game, texts: Sequence[str]) -> dict[str, Any]:
-    """Returns the findings about an environment."""
+    """Checks an environment with the texts of the policy's turns, and returns the findings."""
     table = {
         "name": "checked", "source": game.name, "settings": json_object(game.settings, "--settings"),
         "interpreter": game.interpreter, "episodes_per_process": 4,
@@ -190,8 +189,8 @@ async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | 
     except ShoalError as error:
         tls = f"with SHOAL_TLS_DIR={folder}" if folder else "without TLS, since SHOAL_TLS_DIR is not set"
         raise InvalidArgument(
-            f"{field}: {config.server} does not list its environments: {error.message}; asked once, from this machine, "
-            f"{tls}: start the server, or correct the address"
+            f"{field}: {config.server} does not list its environments: {error.message}; start the server, or correct "
+            f"the address (asked once, from this machine, {tls})"
         ) from None
     info = next((info for info in listed if info.name == config.name), None)
     if info is None:
@@ -203,7 +202,7 @@ async def _tools_at_server(config: EnvironmentConfig) -> list[ToolDefinition] | 
 
 
 def with_built_in(config: RunConfig) -> RunConfig:
-    """Adds Shoal's own environments with their defaults, under unused names."""
+    """Adds Shoal's own environments with their defaults, except environments whose names are taken."""
     taken = {environment.name for environment in config.environments}
     tables = [{"name": name} for name in sorted(BUILT_IN_ENVIRONMENTS - taken)]
     return with_tables(dump_config(config), tables)

@@ -38,7 +38,7 @@ _CURVES = {
 _MAX_ROWS = 12
 _SERVE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE=1 python -m vllm.entrypoints.openai.api_server --enforce-eager --model"
 """The command that serves a model on a CPU, since the command `vllm` of the package `vllm-cpu` does not start. Without
-a cache size it would take 92% of the machine's memory, and without `--enforce-eager` it would first compile."""
+a cache size vLLM would take 92% of the machine's memory, and without `--enforce-eager` vLLM would first compile."""
 _REWARD_TITLES = ("Verifier", "Function", "Weight", "Decides correctness")
 _RATE = "eval/verifiable_correct_rate"
 _RATE_OF_MANY = re.compile(r"eval/(?:pass|maj)_at_[0-9]+")
@@ -101,7 +101,7 @@ def _loading(config: RunConfig, repo: str, step: int, base: str) -> str:
     trust, trust_flag = (", trust_remote_code=True", " --trust-remote-code") if is_trusted else ("", "")
     if base:
         place = base if is_hub_name(base) else f"FOLDER OF {base}"
-        hint = "" if is_hub_name(base) else f", {base}, which is not on the hub: name the folder where you have it"
+        hint = "" if is_hub_name(base) else f" ({base} is not on the hub: name the folder of your copy)"
         return (
             f"An adapter, to be loaded with the model that it was trained on{hint}:\n\n"
             "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"

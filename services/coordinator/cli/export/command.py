@@ -30,7 +30,7 @@ def export(
     adapter: Annotated[
         bool,
         typer.Option(
-            "--adapter/--merged", help="For adapter training: the adapter alone, or the model with merged adapter."
+            "--adapter/--merged", help="After adapter training: copy the adapter alone, or the merged model."
         ),
     ] = False,
     to: Annotated[
@@ -38,7 +38,7 @@ def export(
         typer.Option("--to", metavar="FOLDER|URL", help="Write to a folder, s3://..., gs://..., or another URL."),
     ] = "",
     push: Annotated[
-        str, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub, tag step-N.")
+        str, typer.Option(metavar="OWNER/NAME", help="Push to this repository of the Hugging Face hub, as tag step-N.")
     ] = "",
     public: Annotated[bool, typer.Option("--public", help="Create a public repository, not a private one.")] = False,
     dry_run: Annotated[
@@ -53,8 +53,8 @@ def export(
 ) -> None:
     """Copy the model of a step elsewhere.
 
-    Takes the model from an export or a checkpoint of that step. The run may continue meanwhile. A checkpoint needs the
-    learner's packages; an export needs none.
+    Takes the model from an export or a checkpoint of that step. The run may continue meanwhile. Reading a
+    checkpoint needs the learner's packages; reading an export does not.
     """
     from services.coordinator.cli.export.card import model_card
     from services.coordinator.cli.export.files import CARD, write_sums
@@ -152,6 +152,6 @@ def _show(folder: Path, card: str, places: Sequence[str], obstacles: Sequence[Sh
         print(f"{format_bytes(size):>10}  {name}", flush=True)
     for place in places:
         print(f"{counted(len(sizes), 'file')}, {format_bytes(sum(sizes.values()))}, would go to {place}", flush=True)
-    print("Nothing was written there or pushed.", flush=True)
+    print("This is a dry run: nothing was written or pushed.", flush=True)
     for obstacle in obstacles:
         print(f"An error would stop the delivery: {obstacle.message}", flush=True)

@@ -37,8 +37,8 @@ def deliver(folder: Path, destination: str) -> None:
     """Copies the files of a model, including `SHA256SUMS`, to a folder or a URL, and prints what has been done.
 
     Does nothing if the same model is already complete there. Raises `AlreadyExists` if other files are there,
-    `FailedPrecondition` without the package of that file system, its bucket or its credentials, `ResourceExhausted` if
-    the disk is full, and `Unavailable` if the upload breaks off.
+    `FailedPrecondition` if the package of the file system, the bucket or the credentials are missing,
+    `ResourceExhausted` if the disk is full, and `Unavailable` if the upload breaks off.
     """
     files, root = file_system(destination, "--to")
     try:
@@ -58,7 +58,8 @@ def check_destination(destination: str, title: str, *, is_adapter: bool) -> None
     """Refuses a destination that has other files. Call it before the model is written, which may take minutes.
 
     `title` is the line of the card that names the model. For a model with that title at the destination, `deliver`
-    decides by the digests whether it is the same model. Raises `AlreadyExists`, and the errors of `file_system`.
+    decides by the digests whether it is the same model. Raises `AlreadyExists`, `FailedPrecondition`,
+    `Unavailable`, and the errors of `file_system`.
     """
     files, root = file_system(destination, "--to")
     try:

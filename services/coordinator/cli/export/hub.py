@@ -17,7 +17,7 @@ _NOT_ALLOWED, _CONFLICT = (401, 403), 409
 
 
 def check_name(repo: str) -> None:
-    """Raises `InvalidArgument` unless a repository is named in full."""
+    """Raises `InvalidArgument` unless a repository has the form OWNER/NAME."""
     if not _REPO.fullmatch(repo):
         raise InvalidArgument(f"--push {repo!r} is not a repository: give OWNER/NAME, as on the hub")
 
@@ -59,7 +59,7 @@ def push(folder: Path, repo: str, step: int, *, run_id: str, public: bool) -> No
 
 
 def check_repository(repo: str, step: int, *, public: bool) -> None:
-    """Raises the errors of `push` for one that cannot work, before the model is written, which may take minutes."""
+    """Raises the error of a push that would fail. Call it before the model is written, which may take minutes."""
     with _explaining(repo, step):
         _exists(_api(), repo, step, public=public)
 
@@ -86,8 +86,8 @@ def _explaining(repo: str, step: int) -> Iterator[None]:
             ) from error
         if isinstance(error, HfHubHTTPError) and error.response.status_code == _CONFLICT:
             raise FailedPrecondition(
-                f"the hub refuses the push to {repo} ({_CONFLICT}): the repository exists; use a token that may see "
-                "the repository, or, if somebody else is changing the repository just now, repeat the command"
+                f"the hub refuses the push to {repo} ({_CONFLICT}): either this token may not see the repository: use "
+                "another token; or somebody else is changing the repository: repeat the command"
             ) from error
         raise Unavailable(
             f"the push to {repo} failed: {_reason(error)}. The repository has no revision {_tag(step)} yet; repeat the "

@@ -32,7 +32,7 @@ _ORIGINS = {
     "tokenizer_config.json": ("name_or_path",),
     f"{_ADAPTER}/adapter_config.json": ("base_model_name_or_path", "revision"),
 }
-"""Files that name the base model of the model, and the keys that name it in these files."""
+"""Files that name the base model, and the keys under which they name it."""
 _STAGING = ".export-"
 
 
@@ -99,12 +99,13 @@ def _trained_step(record: RunRecord) -> int | None:
 def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter: bool = False) -> Iterator[Path]:
     """Yields a temporary folder with the files of a model, or of its adapter, which the run cannot delete meanwhile.
 
-    Raises `NotFound` if there is no adapter. Exits if the learner's code cannot read a checkpoint, and prints why.
+    Raises `NotFound` if there is no adapter, and `FailedPrecondition` if `learner_folder` cannot be written. Prints the
+    reason and exits if the learner's code cannot read a checkpoint.
     """
     is_there = (model.folder / _ADAPTER).is_dir() or (model.checkpoint_id and record.load_config().learner.lora.is_on)
     if adapter and not is_there:
         raise NotFound(
-            f"{model.folder} has no adapter: only models of a run with learner.lora have adapters",
+            f"{model.folder} has no adapter, since the run did not train with learner.lora: leave out --adapter",
             reason=ErrorReason.NO_SUCH_CHECKPOINT,
         )
     _delete_abandoned(learner_folder)
@@ -112,7 +113,8 @@ def staged(model: StepModel, record: RunRecord, learner_folder: Path, *, adapter
         staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=learner_folder))
     except OSError as error:
         raise FailedPrecondition(
-            f"no temporary folder can be made in {learner_folder}: {error.strerror}", reason=ErrorReason.FOLDER
+            f"no temporary folder can be made in {learner_folder}: {error.strerror}; the folder must be writable",
+            reason=ErrorReason.FOLDER,
         ) from None
     lock = _lock(staging)
     try:

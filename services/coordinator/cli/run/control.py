@@ -86,7 +86,7 @@ def resume(
         print_run(client.start_run(address, resume_request(run, overrides or [])), output)
     elif overrides:
         raise FailedPrecondition(
-            "--set changes a run that has ended and resumes it, so name the run; to change an active run: "
+            "--set needs the name of a run that has ended, which is then resumed; to change an active run: "
             + shlex.join(
                 ["shoal", "run", "update", *([run] if run else []), *_set(overrides), "--coordinator", address]
             )
@@ -151,8 +151,8 @@ def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOpt
         print_message(response)
         return
     print(
-        f"the policy of step {response.version.policy_version} answered {counted(response.num_prompts, 'question')}, "
-        f"answers scored: {response.num_scored}"
+        f"the policy of step {response.version.policy_version} answered {counted(response.num_prompts, 'question')}; "
+        f"number of scored answers: {response.num_scored}"
     )
     print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])
 

@@ -16,7 +16,7 @@ _MAX_OBSERVATION_CHARS = 600
 
 
 def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> None:
-    """Writes a run; as text `with_metrics` of the last step, about a hundred lines, which JSON always has."""
+    """Writes a run. The text has the last step's metrics (about 100) only `with_metrics`; JSON always has them."""
     if output is Output.JSON:
         print_message(run)
         return
@@ -36,7 +36,7 @@ def print_run(run: "pb.Run", output: Output, *, with_metrics: bool = False) -> N
 def print_changes(changes: "Iterable[pb.ConfigChange]") -> None:
     """Writes the changed values of a run's configuration, and when they take effect."""
     lines = [f"{each.field}: {each.change}, {'from the next step on' if each.waits else 'at once'}" for each in changes]
-    print("\n".join(lines) or "nothing has changed: the run has these values")
+    print("\n".join(lines) or "nothing has changed: the run already has these values")
 
 
 def state_name(run: "pb.Run") -> str:
@@ -54,7 +54,7 @@ def has_ended(run: "pb.Run") -> bool:
 
 
 def print_group(group: "pb.RolloutGroup") -> None:
-    """Writes a group: its state, its prompt, and each completion with its reward, or why it has none."""
+    """Writes a group: its state, its prompt, and each completion with its reward, or why there is no reward."""
     from shoal.data.rows import row_name
 
     fate = f"TRAINED in step {group.train_step}" if group.train_step else group.state

@@ -22,10 +22,10 @@ class Source(Protocol):
     """A source of runs. Both kinds answer with the same messages."""
 
     def get_run(self, run_id: str) -> "pb.Run":
-        """Describes a run; the active or newest one if `run_id` is empty."""
+        """Describes a run. If `run_id` is empty, this is the active run, or else the newest run."""
 
     def list_runs(self, limit: int) -> "pb.ListRunsResponse":
-        """Lists runs, newest first, `limit` at most."""
+        """Lists at most `limit` runs, newest first."""
 
     def list_rollouts(self, request: "pb.ListRolloutsRequest") -> "pb.ListRolloutsResponse":
         """Lists a page of a run's groups."""
@@ -84,8 +84,8 @@ class FolderSource:
         """Raises `NotFound` when the folder does not exist."""
         if not data_dir.is_dir():
             raise NotFound(
-                f"there is no folder of runs {data_dir.absolute()}: name it with --data-dir FOLDER, or a coordinator "
-                "with --coordinator HOST:PORT"
+                f"there is no folder {data_dir.absolute()}: name the folder of the runs with --data-dir FOLDER, or "
+                "name a coordinator with --coordinator HOST:PORT"
             )
         self._data_dir = data_dir
 
@@ -137,16 +137,16 @@ class _Driver:
             return False
         if not self._is_gone:
             self._is_gone = True
-            print(f"the coordinator is gone; waiting {RECONNECT_S:g} s for the next one", file=sys.stderr)
+            print(f"the coordinator is gone; waiting up to {RECONNECT_S:g} s for its return", file=sys.stderr)
         return time.monotonic() < self._seen_at + RECONNECT_S
 
 
 def source_of(context: typer.Context, coordinator: str, data_dir: Path, run: str = "") -> tuple[Source, str]:
-    """Returns the source that the options and the run name, and the run's name there.
+    """Returns the source of runs that the options and `run` determine, and the name of the run in that source.
 
     The command line has precedence over environment variables. Without a coordinator, the source is a folder: the
-    folder of `run` if `run` is a path, else `data_dir`. Raises `InvalidArgument` when the command line names both, and
-    `NotFound` for a path that is not the folder of a run.
+    folder of `run` if `run` is a path, else `data_dir`. Raises `InvalidArgument` when the command line has both
+    options, and `NotFound` for a path that is not the folder of a run.
     """
     from services.coordinator.store.run_folders import locate_run
 

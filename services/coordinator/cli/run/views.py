@@ -90,7 +90,7 @@ def watch(
     run: AnyRun = "",
     coordinator: Coordinator = "",
     data_dir: RunsFolder = RUNS,
-    after: Annotated[int, typer.Option(metavar="N", min=0, help="Show only the events after this one.")] = 0,
+    after: Annotated[int, typer.Option(metavar="N", min=0, help="Show only the events after event N.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a run's events as they happen, until the run ends. Past events come first."""
@@ -101,9 +101,9 @@ def watch(
 def watch_run(
     source: Source, run_id: str, after_sequence: int, output: Output, *, with_report: bool = False
 ) -> ExitCode:
-    """Shows a run's events until it ends, and then writes its report or names the machine that can, if `with_report`.
+    """Shows a run's events until the run ends. Returns FAILED if the run failed.
 
-    Returns FAILED if the run failed.
+    `with_report` then writes the report, or shows the command that writes it on the coordinator's machine.
     """
     from services.coordinator.cli.shared.progress import ProgressView
     from shoal.v1 import coordinator_pb2 as pb
@@ -147,7 +147,7 @@ def _show_report(ended: "pb.Run", view: "ProgressView") -> None:
         show_report(folder, view)
     else:
         command = f"shoal report {ended.run_id}{data_dir_option(folder.parent)}"
-        view.write(f"the run's folder is on the coordinator's machine; for a report, run there: {command}", "notice")
+        view.write(f"the run's folder is on the coordinator's machine; write the report there: {command}", "notice")
 
 
 def rollouts(

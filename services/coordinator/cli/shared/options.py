@@ -76,16 +76,16 @@ def checked_address(coordinator: str) -> str:
     host, colon, port = coordinator.rpartition(":")
     if not coordinator:
         raise InvalidArgument(
-            "no coordinator is given: use --coordinator HOST:PORT or set SHOAL_COORDINATOR; `shoal train` prints its "
-            "address"
+            "no coordinator is given: use --coordinator HOST:PORT or set SHOAL_COORDINATOR; `shoal train` prints the "
+            "address of its coordinator"
         )
     if not (colon and host and port.isdecimal() and int(port) <= 65535):
-        raise InvalidArgument(f"--coordinator {coordinator!r} is not host:port, such as 10.0.0.1:50050")
+        raise InvalidArgument(f"--coordinator must be HOST:PORT, such as 10.0.0.1:50050 (given: {coordinator!r})")
     return coordinator
 
 
 def start_request(config: Path | None, overrides: Sequence[str], *, resume: str, name: str) -> "pb.StartRunRequest":
-    """Makes the request of `train` and `run start`. Raises `InvalidArgument` for options that exclude each other."""
+    """Makes the request of `train` and `run start`. Raises `InvalidArgument` for missing or conflicting options."""
     from shoal.config import load_config
     from shoal.config.load import config_struct
     from shoal.v1 import coordinator_pb2 as pb

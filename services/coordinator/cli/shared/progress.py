@@ -84,8 +84,8 @@ LEGEND = (
     "stale: age, in steps, of the oldest weights that sampled the trained tokens (at most grpo.max_staleness)"
 )
 ALL_WRONG_LEGEND = (
-    "all wrong: trained groups without a correct completion, whose rewards differ only by shaping; "
-    "grpo.difficulty_low = 0 leaves out such groups"
+    "all wrong: number of trained groups that have no correct completion, so that only shaping makes their rewards "
+    "differ; grpo.difficulty_low = 0 leaves out these groups"
 )
 _ERASE_LINE = "\x1b[1A\x1b[2K"
 """Moves the cursor up by one line, and erases that line."""
@@ -98,8 +98,8 @@ _OF_GROUPS = frozenset({"group_reissued", "group_dropped", "scoring_repeated", "
 def step_line(step: int, num_steps: int, metrics: Mapping[str, float]) -> str:
     """Formats a train step as one readable line, without the metrics that were not measured.
 
-    Example: "step  3/20  reward 0.31 (gsm8k 0.33, overlong -0.02)  correct 31%  loss +0.0123  stale 1  6.3 s", with the
-    means of a reward's parts.
+    Example: "step  3/20  reward 0.31 (gsm8k 0.33, overlong -0.02)  correct 31%  loss +0.0123  stale 1  6.3 s". The
+    parentheses have the means of the reward's parts.
     """
     if "val/num_step_tokens" in metrics and metrics.get("time/step", 0) > 0:
         metrics = {**metrics, TOKENS_PER_SECOND: metrics["val/num_step_tokens"] / metrics["time/step"]}
@@ -249,7 +249,7 @@ class ProgressView:
             self._exported = str(event.attributes["path"])
 
     def summarize(self, run: pb.Run) -> None:
-        """Writes the outcome of a run, with the time of its last event: evaluations, trained model, folder."""
+        """Writes the outcome of a run: evaluations, trained model, folder. Each line has the time of the last event."""
         if line := evaluation_summary(self._evaluations[-1] if self._evaluations else {}):
             self.write(line, "evaluation", self._last_event_s)
         if self._exported:
@@ -271,10 +271,10 @@ def _is_repeated(event: pb.RunEvent) -> bool:
 
 
 def evaluation_summary(last: Mapping[str, Any]) -> str:
-    """Compares the last evaluation, by its event's attributes, with the run's first; empty unless there are two.
+    """Describes how the run's last evaluation, given as its event's attributes, differs from the first.
 
-    Example: "held-out questions answered correctly: 12.5% at step 0, 61.0% at step 20: 48.5 points better (95%
-    interval: +41.1 to +55.4), over the same 200 questions"
+    Returns "" if they cannot be compared. Example: "held-out questions answered correctly: 12.5% at step 0, 61.0% at
+    step 20: 48.5 points better (95% interval: +41.1 to +55.4), over the same 200 questions"
     """
     if "change" not in last:
         return ""

@@ -24,7 +24,7 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
         html = render(view_run(record))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise DataLoss(
-            f"the report cannot be made of {record.folder}: a value in its files is damaged "
+            f"the report cannot be made from {record.folder}: a value in its files is damaged "
             f"({type(error).__name__}: {error}); look at metrics.jsonl and evaluations.jsonl"
         ) from error
     try:
@@ -39,7 +39,7 @@ def write_report(record: "RunRecord", output: Path | None = None) -> Path:
 
 
 def show_report(folder: Path, view: "ProgressView") -> None:
-    """Ends the output of a run with the path of its report; without a record, the run was never accepted."""
+    """Writes the report of a run, and shows its path. Does nothing if the run has no record: it was never accepted."""
     from services.coordinator.store.run_record import RECORD, RunRecord
 
     if not (folder / RECORD).exists():
