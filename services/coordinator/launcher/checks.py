@@ -47,7 +47,7 @@ def check_ports(config: RunConfig) -> None:
 
 
 def check_folder(data_dir: Path) -> None:
-    """Creates the folder. Raises `FailedPrecondition` when it cannot be created or written."""
+    """Creates the folder. Raises `FailedPrecondition` if it cannot be written, `ResourceExhausted` for a full disk."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         probe = data_dir / f".write-test-{os.getpid()}"
@@ -56,7 +56,7 @@ def check_folder(data_dir: Path) -> None:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise ResourceExhausted(
-                f"--data-dir: the disk of {data_dir} is full", reason=ErrorReason.DISK_FULL
+                f"--data-dir: the disk of {data_dir} is full; free some space", reason=ErrorReason.DISK_FULL
             ) from None
         raise FailedPrecondition(
             f"--data-dir: {data_dir} cannot be written: {error.strerror}; choose another folder",

@@ -1,4 +1,4 @@
-"""The GPUs of this machine and their shares, by the driver's own tool, since torch must not be imported here."""
+"""Finds this machine's GPUs with the driver's tool, without importing torch, and shares them among processes."""
 
 import importlib.metadata
 import os
@@ -50,10 +50,10 @@ def usable_gpus() -> list[str]:
 def share_out(config: RunConfig, gpus: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Returns the GPUs of each process, by the name of the process ("learner", "generator-0").
 
-    If there are enough GPUs, learner and generators get separate GPUs. Otherwise all processes share the first GPUs.
-    With `launch.single_gpu`, learner and generator share the first GPU. Raises `InvalidArgument` if
-    `launch.single_gpu` finds no GPU, if a process needs more GPUs than there are, and if processes would share a GPU
-    with `weights.backend` NCCL, which refuses this, or without a size of the engine's cache.
+    If there are enough GPUs, learner and generators get separate GPUs. Otherwise all processes share the first GPUs,
+    which needs `weights.backend` = "gloo" (NCCL refuses this) and `generator.gpu_kv_cache_gib`. With
+    `launch.single_gpu`, learner and generator share the first GPU. Raises `InvalidArgument` if `launch.single_gpu`
+    finds no GPU, if a process needs more GPUs than there are, and if the settings do not permit sharing.
     """
     if config.launch.single_gpu:
         if not gpus:

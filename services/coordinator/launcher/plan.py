@@ -26,16 +26,16 @@ class ProcessPlan:
     """coordinator, learner, generator or reward."""
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Environment variables that are added to those of this process, or replace them."""
+    """Environment variables that the process gets in addition to, or in place of, the variables of this process."""
     may_restart: bool = True
     """Whether the process is started again after its death."""
 
 
 def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path | None = None) -> ProcessPlan:
-    """Plans the coordinator. No other coordinator has its `name`.
+    """Plans the process of the coordinator. No other coordinator may have the same `name`.
 
-    With `port_file`, plans the first start, after which the other processes read the coordinator's address from that
-    file. It is not restarted then, since the cause of a death before the first run is accepted would remain.
+    With `port_file`, plans the first start: the coordinator writes its address to that file. If this process dies, it
+    is not restarted, since the cause of a death before the run is accepted would remain.
     """
     command = _python(
         "coordinator",
@@ -49,7 +49,7 @@ def plan_coordinator(address: str, *, name: str, data_dir: Path, port_file: Path
 
 
 def plan_workers(config: RunConfig, *, coordinator: str, data_dir: Path, gpus: Sequence[str]) -> list[ProcessPlan]:
-    """Plans learner, generators and rewards, in the order from the slowest to start."""
+    """Plans the generators, the learner and the reward services. Processes that start slowly come first."""
     cores = len(os.sched_getaffinity(0))
     shares = share_out(config, gpus)
     common = (

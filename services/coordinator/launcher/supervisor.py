@@ -19,7 +19,7 @@ END_POLL_S = 0.05
 GRACE_S = 20.0
 """Longest time for processes to end by themselves."""
 MAX_RESTARTS = 5
-"""Maximum number of restarts of a process. The count is reset after a life of RESET_AFTER_S, and by `forgive`."""
+"""Maximum number of restarts of a process. Its count is reset when it has lived for RESET_AFTER_S, and by `forgive`."""
 RESET_AFTER_S = 300.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
@@ -87,12 +87,12 @@ class Supervisor:
                 process.num_restarts = 0
 
     async def end_hanging(self, address: str) -> None:
-        """Kills the process at the address of a lost worker unless it answers, and then registers again. `watch`
-        restarts the process."""
+        """Kills the process at the address of a lost worker, unless the process answers. `watch` restarts a killed
+        process. A process that answers registers again by itself."""
         await self._end_silent(address, "its lease has expired, and the process does not answer", num_asked=1)
 
     async def keep_answering(self, address: str) -> None:
-        """Every `ASK_EVERY_S`, asks the process that listens at an address, and kills the process when it hangs.
+        """Asks the process that listens at an address every `ASK_EVERY_S`, and kills the process when it hangs.
 
         `watch` restarts the process. A starting process that does not yet listen is not killed.
         """
