@@ -93,7 +93,7 @@ class Patience:
         self._pause_s = 0.5
 
     async def wait(self, error: Unavailable) -> None:
-        """Waits for the next call. Raises the error when the coordinator has been away for RECONNECT_S."""
+        """Pauses before the next call. Raises the error when the coordinator has been away for RECONNECT_S."""
         if time.monotonic() - self._began_s > RECONNECT_S:
             raise error
         await asyncio.sleep(self._pause_s)
@@ -106,13 +106,13 @@ def start_run(address: str, request: pb.StartRunRequest) -> pb.Run:
 
 
 def get_run(address: str, run_id: str) -> pb.Run:
-    """Describes a run; the active or newest one if `run_id` is empty."""
+    """Describes a run. If `run_id` is empty, this is the active run, or else the newest run."""
     request = pb.GetRunRequest(run_id=run_id)
     return _call(address, lambda stub: stub.GetRun(request, timeout=CALL_TIMEOUT_S)).run
 
 
 def list_runs(address: str, limit: int) -> pb.ListRunsResponse:
-    """Lists runs, newest first, `limit` at most."""
+    """Lists at most `limit` runs, newest first."""
     request = pb.ListRunsRequest(page_size=limit)
     return _call(address, lambda stub: stub.ListRuns(request, timeout=CALL_TIMEOUT_S))
 

@@ -1,4 +1,4 @@
-"""Fetches a run, a checkpoint or a segment that this data folder lacks from the mirror of the run."""
+"""Fetches from the mirror of a run what this data folder lacks: the run, a checkpoint or a segment."""
 
 import logging
 import shutil
@@ -30,13 +30,12 @@ _ANSWER_S = 20.0
 def take_from_mirror(
     data_dir: Path, run_id: str, changes: Mapping[str, Any] | Struct, learner_data_dir: Path | None = None
 ) -> None:
-    """Fetches the newest whole checkpoint of a resumed run that is not in the folder, if `changes` name its mirror.
+    """Fetches a resumed run that `data_dir` lacks, with its newest whole checkpoint, if `changes` name its mirror.
 
-    The mirror is `checkpoint.mirror`, and the resumed run gets this field. The learner's files go to
-    `learner_data_dir`, which is by default the folder of the run. A run in the folder is not changed. Raises `NotFound`
-    if the mirror does not have the run, `DataLoss` if no checkpoint is whole, `ResourceExhausted` if the disk is too
-    small, `Unavailable` if the mirror cannot be read, and `FailedPrecondition` if the folder has the run but the mirror
-    has a later checkpoint.
+    `changes` name the mirror as `checkpoint.mirror`. The learner's files go to `learner_data_dir`, by default
+    `data_dir`. A run that `data_dir` has is not changed. Raises `NotFound` if the mirror does not have the run,
+    `DataLoss` if no checkpoint is whole, `ResourceExhausted` if the disk is too small, `Unavailable` if the mirror
+    cannot be read, and `FailedPrecondition` if `data_dir` has the run but the mirror has a later checkpoint.
     """
     if not RUN_NAME.fullmatch(run_id):
         return
@@ -70,9 +69,9 @@ def _check_not_behind(url: str, folder: Path) -> None:
     here = max(((each["attempt"], each["policy_version"]) for each in manifests), default=(-1, 0))
     if found and (found[-1].attempt, found[-1].policy_version) > here:
         raise FailedPrecondition(
-            f"{folder} ends with {f'step {here[1]}' if manifests else 'no checkpoint'}, and {url} has the later "
-            f"{found[-1].checkpoint_id}: to continue from the later checkpoint, rename the folder; to continue from "
-            "the folder, set checkpoint.mirror to another place, or to an empty text",
+            f"{folder} ends with {f'step {here[1]}' if manifests else 'no checkpoint'}, but the mirror {url} has the "
+            f"later checkpoint {found[-1].checkpoint_id}: to continue from the mirror, rename the folder; to continue "
+            'from the folder, set checkpoint.mirror to another place, or to ""',
             reason=ErrorReason.MIRROR_IS_AHEAD,
         )
 
@@ -95,9 +94,9 @@ def fetch_run(url: str, run_id: str, data_dir: Path, learner_data_dir: Path) -> 
         raise
     except Exception as error:  # Each file system has its own errors.
         kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-        raise Unavailable(f"checkpoint.mirror: {url} could not be read: {kind}{error}") from error
+        raise Unavailable(f"checkpoint.mirror: no run could be fetched from {url}: {kind}{error}") from error
     events = EventLog(data_dir / run_id / EVENTS)
-    events.add("fetched", f"the run is taken from {url}{''.join(damaged)}", url=url, damaged=damaged)
+    events.add("fetched", f"the run was fetched from {url}{''.join(damaged)}", url=url, damaged=damaged)
     events.close()
 
 
@@ -105,8 +104,8 @@ def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None)
     """Fetches the newest whole checkpoint into a run's folders. Returns its name, and the faults of newer checkpoints.
 
     With `newer_than`, fetches only a newer checkpoint; an empty name means that no checkpoint is newer. The record of
-    the run is not changed, nor are the segments, which training does not need. Raises errors of the file system, and
-    those of `take_from_mirror`.
+    the run is not changed, nor are the segments, which training does not need. Raises the errors of the file system
+    and of `take_from_mirror`.
     """
 
     def own_files(checkpoint: MirroredCheckpoint) -> MirroredCheckpoint:
@@ -118,7 +117,7 @@ def fetch_checkpoint(url: str, places: RunPlaces, newer_than: Age | None = None)
 
 
 def fetch_shared(url: str, run_folder: Path, file: MirroredFile) -> None:
-    """Replaces a file that all checkpoints of a run use by its copy at `url`. Raises as `fetch_checkpoint` does."""
+    """Replaces a file that checkpoints share with the mirror's copy. Raises the errors of `fetch_checkpoint`."""
     target = run_folder / file.path
     partial = target.with_name(f".{target.name}.fetched")
     try:
@@ -144,7 +143,7 @@ def _fetch_newest(
     whole = [each for each in mirror.whole() if newer_than is None or each.age > newer_than]
     if newer_than is None and not whole:
         raise NotFound(
-            f"checkpoint.mirror: {url} has no checkpoint of run {run_id!r}: check both names",
+            f"checkpoint.mirror: {url} has no checkpoint of run {run_id!r}: check the address and the run's name",
             reason=ErrorReason.NO_RUN,
         )
     partial = RunPlaces(_partial_of(places.run_folder), _partial_of(places.learner_folder))
@@ -205,8 +204,8 @@ def _check_room(data_dir: Path, checkpoint: MirroredCheckpoint) -> None:
     free = shutil.disk_usage(data_dir).free
     if free < checkpoint.num_bytes:
         raise ResourceExhausted(
-            f"--data-dir: the disk of {data_dir} has {format_bytes(free)} free, and checkpoint "
-            f"{checkpoint.checkpoint_id} of the mirror has {format_bytes(checkpoint.num_bytes)}: make room, or choose "
-            "another --data-dir",
+            f"--data-dir: the disk of {data_dir} has {format_bytes(free)} free, but checkpoint "
+            f"{checkpoint.checkpoint_id} of the mirror needs {format_bytes(checkpoint.num_bytes)}: free some space, or "
+            "choose another --data-dir",
             reason=ErrorReason.DISK_FULL,
         )

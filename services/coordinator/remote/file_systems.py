@@ -22,7 +22,7 @@ def file_system(place: str, name: str) -> tuple[Any, str]:
 
     protocol = place.partition("://")[0]
     if _ALMOST_A_URL.match(place) or protocol == "memory":
-        raise InvalidArgument(f"{name} {place}: give a folder, or a URL such as s3://BUCKET/NAME")
+        raise InvalidArgument(f"{name} {place} cannot be used: give a folder, or a URL such as s3://BUCKET/NAME")
     try:
         files, root = url_to_fs(place, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
@@ -47,4 +47,4 @@ def why_refused(error: Exception) -> str:
             "set the credentials of a user who may write there, in the form that the package of the file system "
             "reads, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-    return "there is no such bucket" if isinstance(error, FileNotFoundError) else ""
+    return "create the bucket, or correct its name" if isinstance(error, FileNotFoundError) else ""

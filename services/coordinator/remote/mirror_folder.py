@@ -1,11 +1,11 @@
-"""The layout of a run's checkpoints at another place, which shows what checkpoints are whole.
+"""The layout of a mirror, which shows which checkpoints of a run are whole.
 
-    <url>/<run>/checkpoints/step-00000012.0.96/mirror.json     paths, sizes and digests of all files; the last
+    <url>/<run>/checkpoints/step-00000012.0.96/mirror.json     paths, sizes and digests of all files; written last
     <url>/<run>/checkpoints/step-00000012.0.96/learner/...
-    <url>/<run>/segments/text-00000001.segment.0-1310720.1f0c7e3a90d2      a part, once for all checkpoints that have it
+    <url>/<run>/segments/text-00000001.segment.0-1310720.1f0c7e3a90d2      a part of a file that checkpoints share
 
 A folder is named by the checkpoint, its attempt, and its next group, so no folder is ever rewritten. A folder without
-`mirror.json` is not a checkpoint; a checkpoint is taken only if all its files have their digests.
+`mirror.json` is not a checkpoint; a checkpoint is taken only if all its files match their digests.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ class MirroredCheckpoint:
         return sum(file.num_bytes for file in self.files)
 
     def stored(self, file: MirroredFile) -> list[str]:
-        """Returns the places of a file, or of its parts, in the run's part of the mirror."""
+        """Returns the paths of a file, or of its parts, within the run's folder in the mirror."""
         if file.is_shared:
             return [part.stored(file.path) for part in file.parts]
         parts = PurePosixPath(file.path).parts
@@ -92,16 +92,16 @@ class RunPlaces:
     """The run's folder in the learner's data folder; the folder of the run itself if the data folder is shared."""
 
     def of(self, path: str) -> Path:
-        """Returns the place of a file. Raises `DataLoss` for a place outside both folders of the run."""
+        """Returns the place of a file. Raises `DataLoss` for a path that leads out of the run's folders."""
         parts = PurePosixPath(path).parts
         if ".." in parts or parts[:1] == ("/",):
-            raise DataLoss(f"{path} lies outside the run's folder")
+            raise DataLoss(f"the checkpoint names the file {path}, which lies outside the run's folder")
         is_learners = len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "learner"
         return (self.learner_folder if is_learners else self.run_folder) / path
 
 
 class MirrorFolder:
-    """The part of a mirror that has one run. Its methods block, and raise errors of the file system."""
+    """The folder of one run in a mirror. Its methods block, and raise errors of the file system."""
 
     def __init__(self, url: str, run_id: str) -> None:
         """Raises the errors of `file_system`."""
@@ -116,7 +116,7 @@ class MirrorFolder:
     def put(
         self, places: RunPlaces, checkpoint: MirroredCheckpoint, contents: Mapping[str, bytes], progress: Progress
     ) -> None:
-        """Copies a checkpoint, with `mirror.json` last.
+        """Copies a checkpoint to the mirror, with `mirror.json` last.
 
         Existing parts of shared files are kept. `contents` has, by path, the contents of files that change in the run's
         folder meanwhile. Raises `DataLoss` if a file is missing or differs from its digest.
@@ -182,7 +182,7 @@ class MirrorFolder:
             for each in checkpoint.files:
                 if (each.path, each.num_bytes, each.sha256) == (file.path, file.num_bytes, file.sha256):
                     return self._get(checkpoint, each, target)
-        raise DataLoss(f"no checkpoint in {self._root} has the same {file.path} of {file.num_bytes} bytes")
+        raise DataLoss(f"no checkpoint in {self._root} has {file.path} with {file.num_bytes} bytes and the same digest")
 
     def _get(self, checkpoint: MirroredCheckpoint, file: MirroredFile, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ class MirrorFolder:
             raise _differs(f"{self._root}/{file.path}", file.sha256)
 
     def keep_only(self, kept: Collection[MirroredCheckpoint]) -> None:
-        """Deletes checkpoints that are not in `kept` or not whole, and files that no checkpoint of `kept` has.
+        """Deletes checkpoints that are not in `kept` or are not whole, and files that no checkpoint in `kept` has.
 
         Deletes each `mirror.json` first: after an interruption the remaining files are not a checkpoint.
         """
@@ -227,7 +227,7 @@ class MirrorFolder:
             return None  # The file was cut off during writing, or has another version.
 
     def _find(self) -> dict[str, int]:
-        """Returns the sizes of the files in the run's part of the mirror, by their relative paths."""
+        """Returns the sizes of the files in the run's folder of the mirror, by their relative paths."""
         try:
             found: dict[str, dict[str, Any]] = self._files.find(self._root, detail=True)
         except FileNotFoundError:
@@ -249,7 +249,7 @@ def _source(path: Path, content: bytes | None) -> BinaryIO:
         return path.open("rb")
     except FileNotFoundError:
         raise DataLoss(
-            f"{path} does not exist; if the learner has storage of its own, start the coordinator with "
+            f"{path} does not exist; if the learner has separate storage, start the coordinator with "
             "--learner-data-dir FOLDER"
         ) from None
 

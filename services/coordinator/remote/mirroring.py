@@ -1,4 +1,4 @@
-"""The mirror of a run, to which its checkpoints are copied while it trains."""
+"""Copies the checkpoints of a run to its mirror while the run trains."""
 
 import asyncio
 import hashlib
@@ -28,7 +28,7 @@ _STALL_S = 300.0
 
 
 class Mirroring:
-    """Copies the newest checkpoint to the mirror, one at a time. A failure is an event, and never ends the run."""
+    """Copies checkpoints to the mirror, one at a time. A failure becomes an event, and never ends the run."""
 
     def __init__(self, url: str, places: RunPlaces, events: EventLog) -> None:
         """With an empty `url`, nothing is mirrored."""
@@ -50,7 +50,7 @@ class Mirroring:
         return {self._copying, self._wanted.checkpoint_id if self._wanted else ""} - {""}
 
     def offer(self, checkpoint: MirroredCheckpoint, keep_last: int, best: Collection[str] = ()) -> None:
-        """Queues a checkpoint for copying, in place of a queued one whose copying has not begun.
+        """Queues a checkpoint for copying. Replaces a queued checkpoint whose copying has not begun.
 
         The mirror keeps the last `keep_last` checkpoints, including this one, and `best`.
         """
@@ -71,26 +71,26 @@ class Mirroring:
         if not self._url:
             return ""
         try:
-            async with shown_alive(self._events, "taking a checkpoint from the mirror", lambda: self._url):
+            async with shown_alive(self._events, "fetching a checkpoint from the mirror", lambda: self._url):
                 await _in_daemon_thread(lambda: found.append(fetch_checkpoint(self._url, self._places, newer_than)))
         except Exception as error:
-            self._failed(f"no checkpoint can be taken from {self._url}", _why(error))
+            self._failed(f"no checkpoint could be fetched from {self._url}", _why(error))
             return ""
         ((checkpoint_id, damaged),) = found
         if not checkpoint_id:
             return ""
-        message = f"checkpoint {checkpoint_id} is taken from {self._url}{''.join(damaged)}"
+        message = f"checkpoint {checkpoint_id} was fetched from {self._url}{''.join(damaged)}"
         self._events.add("fetched", message, url=self._url, damaged=damaged, checkpoint_id=checkpoint_id)
         return checkpoint_id
 
     async def take_back_file(self, file: MirroredFile) -> str:
-        """Replaces a file that checkpoints share by the mirror's. Returns the mirror, or "" if that fails."""
+        """Replaces a shared file by the mirror's copy. Returns the mirror's URL; "" if there is no copy."""
         if not self._url:
             return ""
         try:
             await _in_daemon_thread(lambda: fetch_shared(self._url, self._places.run_folder, file))
         except Exception as error:
-            self._failed(f"{file.path} cannot be taken from {self._url}", _why(error))
+            self._failed(f"{file.path} could not be fetched from {self._url}", _why(error))
             return ""
         return self._url
 
@@ -105,8 +105,8 @@ class Mirroring:
                 before = self._num_copied
                 await asyncio.wait([self._working], timeout=_STALL_S)
                 if not self._working.done() and self._num_copied == before:
-                    what = f"checkpoint {self._copying} is not in {self._url}"
-                    self._failed(what, f"nothing was copied for {_STALL_S:.0f} s, and the run has ended")
+                    what = f"checkpoint {self._copying} could not be copied to {self._url}"
+                    self._failed(what, f"no byte was copied for {_STALL_S:.0f} s")
                     self._working.cancel()
                     return
 
@@ -125,7 +125,7 @@ class Mirroring:
                 self._mirrored(checkpoint, time.monotonic() - began)
                 pause_s = _FIRST_PAUSE_S
             except Exception as error:  # Each file system has errors of its own.
-                self._failed(f"checkpoint {self._copying} is not in {self._url}", _why(error))
+                self._failed(f"checkpoint {self._copying} could not be copied to {self._url}", _why(error))
                 if self._is_ending:
                     return
                 if self._wanted is None:
@@ -160,7 +160,7 @@ class Mirroring:
         try:
             await _in_daemon_thread(delete)
         except Exception as error:
-            self._failed(f"older checkpoints in {self._url} are not deleted", _why(error))
+            self._failed(f"older checkpoints in {self._url} could not be deleted", _why(error))
 
     def _folder(self) -> MirrorFolder:
         return MirrorFolder(self._url, self._places.run_folder.name)
@@ -182,7 +182,7 @@ class Mirroring:
     def _failed(self, what: str, reason: str) -> None:
         self._events.add(
             "mirror_failed",
-            f"{what}, and the run continues: {reason}",
+            f"{what}: {reason}; this does not stop the run",
             checkpoint_id=self._copying,
             url=self._url,
             reason=reason,

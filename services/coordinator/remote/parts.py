@@ -26,7 +26,7 @@ class Part:
     sha256: str
 
     def stored(self, path: str) -> str:
-        """Returns the place of this part of a file in the run's part of the mirror."""
+        """Returns the path of this part of a file within the run's folder in the mirror."""
         return f"{path}.{self.start}-{self.end}.{self.sha256[:12]}"
 
     @property
@@ -36,9 +36,9 @@ class Part:
 
 
 def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping[str, int]) -> list[Part]:
-    """Returns the known parts that a file of this length can keep, from its beginning.
+    """Returns the known parts that can stay in the mirror, from the first part on.
 
-    `there` has the sizes of the mirror's files.
+    `num_bytes` is the length of the file. `there` has the sizes of the mirror's files.
     """
     kept: list[Part] = []
     for part in known:
@@ -50,7 +50,7 @@ def parts_there(path: str, known: Sequence[Part], num_bytes: int, there: Mapping
 
 
 def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[list[Part], str]:
-    """Reads a file. Returns its parts, among them the known parts that match, and the digest of the whole file."""
+    """Divides a file into the known parts that match and the rest. Returns the parts, and the digest of the file."""
     whole, parts = hashlib.sha256(), list[Part]()
     for part in known:
         content, before = hashlib.sha256(), whole.copy()
@@ -73,7 +73,7 @@ def divide(source: BinaryIO, num_bytes: int, known: Sequence[Part]) -> tuple[lis
 
 
 def chunks(source: BinaryIO, num_bytes: int) -> Iterator[bytes]:
-    """Reads a number of bytes, or fewer if the file ends before."""
+    """Yields the next `num_bytes` of a file in chunks, or fewer if the file ends earlier."""
     while num_bytes and (chunk := source.read(min(num_bytes, CHUNK_BYTES))):
         num_bytes -= len(chunk)
         yield chunk

@@ -13,10 +13,10 @@ from services.coordinator.store.segments.series import SEGMENTS, Series
 
 
 class SegmentCheck:
-    """Compares segments with the digests of a restored checkpoint, once per segment in the coordinator's life."""
+    """Compares segments with the digests of a restored checkpoint. A segment that was whole is not read again."""
 
     def __init__(self, run_folder: Path, mirroring: Mirroring, report: Callable[[str, str, str], None]) -> None:
-        """Calls `report` with a damaged segment's name, its fault, and the mirror that had it ("" without one)."""
+        """Calls `report` with a damaged segment's name, its fault, and the mirror that replaced it ("" for none)."""
         self._folder = run_folder / SEGMENTS
         self._mirroring = mirroring
         self._report = report

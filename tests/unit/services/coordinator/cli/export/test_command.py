@@ -237,7 +237,7 @@ def test_what_a_killed_command_left_is_deleted_by_the_next_and_that_of_a_living_
 
 @pytest.mark.parametrize(
     ("credentials", "bucket", "words"),
-    [(True, "elsewhere", "there is no such bucket"), (False, "models", "such as AWS_ACCESS_KEY_ID")],
+    [(True, "elsewhere", "create the bucket"), (False, "models", "such as AWS_ACCESS_KEY_ID")],
 )
 def test_a_missing_bucket_and_missing_credentials_are_named(
     shoal: Shoal, run: RunRecord, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch, credentials: bool, bucket: str,
