@@ -73,4 +73,4 @@ def test_the_metrics_and_the_report_tell_of_turns(stack: LocalStack) -> None:
     assert 2 <= row["episodes/turns"] <= 6 and row["episodes/failed_rate"] == 0 and "env/chatter/digits" in row
     assert row["episodes/environment_tokens"] > row["episodes/policy_tokens"] > 0
     report = (stack.folder / "report.html").read_text()
-    assert "Again, for the 1th time." in report and "turn 2" in report and "ended by done" in report
+    assert "Again, for the 1th time." in report and "turn 2" in report and "(done)" in report

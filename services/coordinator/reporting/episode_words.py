@@ -33,11 +33,11 @@ def words_of(episode: rollout_pb2.Episode) -> Iterator[Said]:
 
 
 def ending_of(episode: rollout_pb2.Episode) -> str:
-    """Describes how an episode ended: "ended by failed after 8 turns, environment failed: division by zero"."""
+    """Describes how an episode ended: "ended after 8 turns (failed), environment failed: division by zero"."""
     outcome = rollout_pb2.ScoreOutcome.Name(episode.outcome).removeprefix("SCORE_OUTCOME_").lower()
     num_turns = len(episode.turns)
-    truncated = " (truncated)" * episode.truncated
-    parts = [f"ended by {episode.stop_reason} after {num_turns} turn{'s' * (num_turns != 1)}{truncated}"]
+    truncated = ", truncated" * episode.truncated
+    parts = [f"ended after {num_turns} turn{'s' * (num_turns != 1)} ({episode.stop_reason}{truncated})"]
     if outcome != "scored":
         parts.append(f"environment {outcome}")
     if episode.HasField("reward"):

@@ -12,7 +12,7 @@ from shoal.quantities import counted
 def describe_evaluation(
     reward: RewardConfig, result: EvaluationResult, metrics: Mapping[str, float], change: RateChange | None
 ) -> str:
-    """Describes an evaluation with its metrics and its change since the first.
+    """Describes an evaluation with its metrics and its change since the first evaluation.
 
     Example: "the policy of step 8 answers 32.0% of 200 held-out questions correctly (95% interval: 25.9% to 38.8%;
     reward 0.35, 0.28 to 0.42)"

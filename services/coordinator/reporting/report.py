@@ -102,8 +102,8 @@ class Report:
         self._effective.restored(time.time())
         if self._record.attempt > 0:
             self._trackers.restored(policy_version)
-            origin, attempt = checkpoint_id or "there was no checkpoint", self._record.attempt
-            message = f"attempt {attempt} begins at step {policy_version} ({origin})"
+            attempt, how = self._record.attempt, f"from {checkpoint_id}" if checkpoint_id else "there was no checkpoint"
+            message = f"attempt {attempt} begins at step {policy_version} ({how})"
             self._events.add("restored", message, attempt=attempt, policy_version=policy_version)
 
     def step(self, step: int, metrics: dict[str, float], unscored: Unscored | None = None) -> dict[str, float]:
@@ -172,12 +172,12 @@ class Report:
         num_bytes: int,
         best_step: int | None = None,
     ) -> None:
-        """Reports a committed checkpoint, for which training waited `pause_s`, and the step of the best, if known."""
+        """Reports a committed checkpoint, and the best checkpoint's step if known. Training waited for `pause_s`."""
         self._events.add(
             "checkpoint",
             f"checkpoint {checkpoint_id} is written: {format_bytes(num_bytes)} in {duration_s:.1f} s"
             f" (training waited {pause_s:.1f} s)"
-            + (f"; the best so far is that of step {best_step}" if best_step is not None else ""),
+            + (f"; the best checkpoint so far is from step {best_step}" if best_step is not None else ""),
             checkpoint_id=checkpoint_id,
             policy_version=policy_version,
             duration_s=duration_s,
@@ -190,13 +190,13 @@ class Report:
         """Reports a checkpoint for which the disk was too full. The run continues, and tries again later."""
         self._events.add(
             "checkpoint_failed",
-            f"no checkpoint of step {policy_version} was written, and training continues without one: {why}",
+            f"the checkpoint of step {policy_version} could not be written: {why}; training continues without it",
             policy_version=policy_version,
             reason=why,
         )
 
     def checkpoint_damaged(self, checkpoint_id: str, why: str) -> None:
-        """Reports a checkpoint that cannot be restored. That of the mirror, or the previous one, is tried next."""
+        """Reports a checkpoint that cannot be restored. The mirror's or the previous checkpoint is tried next."""
         self._events.add(
             "checkpoint_damaged",
             f"checkpoint {checkpoint_id} is damaged: {why}; trying another checkpoint",
@@ -207,7 +207,7 @@ class Report:
     def segment_damaged(self, name: str, why: str, source: str) -> None:
         """Reports a damaged segment, and the mirror from which the segment was restored, if a mirror had it."""
         lost = "the data of its used-up groups are lost, and the run continues"
-        cure = f"the segment was taken from {source}" if source else lost
+        cure = f"the segment was replaced by the copy in {source}" if source else lost
         self._events.add(
             "segment_damaged", f"segment {name} is damaged: {why}; {cure}", segment=name, reason=why, taken_from=source
         )
@@ -255,7 +255,7 @@ class Report:
         )
 
     def values_of(self, metric: str) -> dict[int, float]:
-        """Returns the values of a metric by step, in the present lineage and, for evaluations, of present questions."""
+        """Returns a metric's values by step. Leaves out discarded steps, and evaluations of former questions."""
         values = {row["step"]: row[metric] for row in self._metrics_file.read() if metric in row}
         if not metric.startswith("eval/"):
             return values
@@ -265,9 +265,9 @@ class Report:
     def export_kept(self, path: str, kept_steps: list[int], best_step: int | None, *, metric: str) -> None:
         """Reports the export of the last step, the exports that are kept, and the best export by `metric`."""
         step = self._record.policy_version
-        best = f"; no export has {metric} yet, so the best is not known" if metric else ""
+        best = f"; no export has {metric} yet, so the best export is unknown" if metric else ""
         if best_step is not None:
-            best = f"; the best so far is that of step {best_step}"
+            best = f"; the best export so far is from step {best_step}"
         self._events.add(
             "step_exported",
             f"the model of step {step} is in {path}{best}",
@@ -282,7 +282,7 @@ class Report:
         self._events.add("exported", f"the model is in {path}", path=path, policy_version=policy_version)
 
     def _tracker_failed(self, name: str, reason: str) -> None:
-        self._events.add("tracker_failed", f"{name} failed, and the run continues without it: {reason}", tracker=name)
+        self._events.add("tracker_failed", f"{name} failed: {reason}; the run continues without it", tracker=name)
 
     async def close(self) -> None:
         """Waits for the trackers at the end of the run."""

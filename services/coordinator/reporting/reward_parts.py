@@ -12,7 +12,7 @@ _PART = re.compile(r"(?:eval/)?reward/(.+)")
 def part_metrics(metrics: Mapping[str, float]) -> dict[str, str]:
     """Returns the metric of each part of a reward by the part's name.
 
-    The parts are the value of each verifier, then those of an environment, the format and shaping. The result is empty
+    The value of each verifier comes first, then the parts from an environment, the format and shaping. Returns nothing
     if a reward has a single part, since the part's mean is then the mean reward.
     """
     # The part `verifiable` is the weighted sum of the verifiers.
@@ -48,8 +48,8 @@ def correct_by(reward: RewardConfig, metrics: Mapping[str, float]) -> list[str]:
 def meaning_of_correct(verifiers: Sequence[str]) -> str:
     """Describes what makes a completion correct, from the result of `correct_by`; empty without verifiers."""
     if len(verifiers) > 1:
-        return f"correct: at least 1 from each verifier that the prompt names, among {', '.join(verifiers)}"
-    return f"correct: at least 1 from {verifiers[0]}" if verifiers else ""
+        return f"correct: a value of at least 1 from each verifier that the prompt names, among {', '.join(verifiers)}"
+    return f"correct: a value of at least 1 from {verifiers[0]}" if verifiers else ""
 
 
 def _verifiers(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:

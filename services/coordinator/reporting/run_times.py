@@ -22,7 +22,7 @@ class EffectiveTime:
     """
 
     KINDS = ("state", "restored", "step")
-    """The kinds of events that `RunTimes` follows."""
+    """The kinds of events that change the times."""
 
     def __init__(self, events: Iterable[pb.RunEvent] = ()) -> None:
         """`events` has all past events, in order."""

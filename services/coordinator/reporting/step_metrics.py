@@ -71,7 +71,7 @@ class StepTimer:
 
 @dataclass(frozen=True)
 class FinishedStep:
-    """The input of the metrics of an applied train step."""
+    """An applied train step, with everything from which its metrics are computed."""
 
     groups: Sequence[JudgedGroup]
     plan: StepPlan
@@ -161,7 +161,7 @@ def penalized_reward(metrics: Mapping[str, float]) -> dict[str, float]:
     """Computes the mean reward less the KL divergence; nothing if no completion was scored.
 
     `objective/non_score_reward` = coefficient x KL, and `objective/rlhf_reward` = `objective/scores` - that. The KL is
-    `objective/kl`, or `objective/reward_kl` where the KL is part of the reward. Without a coefficient the KL is 0.
+    `objective/kl`, or `objective/reward_kl` if the KL is part of the reward. Without a coefficient the KL is 0.
     """
     if "objective/scores" not in metrics:
         return {}

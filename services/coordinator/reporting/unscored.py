@@ -19,7 +19,7 @@ class Unscored:
     num_unscorable: int
     num_completions: int
     first_error: str
-    """The verifier and its error: of the first failure, or without failures of the first unscorable completion."""
+    """The verifier and its error for the first failed completion, or else for the first unscorable completion."""
 
     def attributes(self) -> dict[str, Any]:
         """Returns the counts as the attribute of an event."""
@@ -34,7 +34,7 @@ class Unscored:
     def __str__(self) -> str:
         """Describes the completions without a reward.
 
-        Example: "3 of 64 completions have no reward: scoring failed on 3; first: mine: KeyError: 'x'".
+        Example: "3 of 64 completions have no reward: scoring failed on 3; first reason: mine: KeyError: 'x'".
         """
         parts = [
             text
@@ -47,7 +47,7 @@ class Unscored:
         num_unscored = self.num_failed + self.num_unscorable
         return (
             f"{num_unscored} of {self.num_completions} completions have no reward: {', '.join(parts)}; "
-            f"first: {self.first_error}"
+            f"first reason: {self.first_error}"
         )
 
 

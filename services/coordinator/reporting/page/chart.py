@@ -107,7 +107,7 @@ class Chart:
 
 
 def draw(title: str, unit: Unit, note: str, steps: Steps, curves: Sequence[Curve], top: float = 0.0) -> Chart | None:
-    """Draws curves over steps; None if nothing was measured. The vertical axis has 0 and `top`."""
+    """Draws curves over steps; None if nothing was measured. The vertical axis includes 0 and `top`."""
     heights = _heights(curves)
     measured = [value for values in heights for value in values if value is not None]
     if not measured:

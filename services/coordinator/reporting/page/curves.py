@@ -13,10 +13,10 @@ MAX_POINTS = 300
 MAX_PARTS = 4
 MIN_TREND_POINTS = 30
 TREND_SHARE = 0.1
-"""The share of a chart's points whose mean is one point of the trend."""
+"""Each point of the trend is the mean of this share of a chart's points."""
 
 Row = Mapping[str, float]
-"""The metrics of one step, by name, with its number as `step`."""
+"""The metrics of one step, by name; `step` is the number of the step."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def draw_panels(
 
 
 def how_to_read(num_steps: int, attempts: Mapping[int, str]) -> str:
-    """Explains the marks in the charts of a run other than curves; empty without any."""
+    """Explains the points, bold lines and dotted lines of a run's charts; empty if there is nothing to explain."""
     size = _steps_per_point(num_steps)
     sentences = []
     if size > 1:

@@ -14,7 +14,7 @@ STRIP_HEIGHT = 28
 BAR_WIDTH, BAR_GAP = 7, 3
 _MIN_BAR = 2.0
 _REASONS: dict[str, str] = {
-    DropReason.TIMEOUT: "it ran into coordinator.sampling_timeout_s twice",
+    DropReason.TIMEOUT: "it exceeded coordinator.sampling_timeout_s twice",
     DropReason.REFUSED: "a worker refused the prompt",
     DropReason.LOST: "sampling or scoring failed coordinator.max_group_losses times",
     DropReason.NOT_SCORED: "too few completions have a reward",

@@ -37,7 +37,7 @@ class Tracker(Protocol):
         """Takes rows of texts and numbers with the same columns; there is at least one row."""
 
     def restored(self, step: int) -> None:
-        """Discards the log after a step, from which the run continues."""
+        """Discards what was logged after a step, since the run continues from that step."""
 
     def close(self, *, failed: bool) -> None:
         """Writes the remaining data at the end of the run."""
@@ -74,7 +74,7 @@ class TrackerThread:
         self._put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Blocks until an ending tracker has written the remaining data, for at most `timeout_s`."""
+        """Blocks until the tracker has written the remaining data, for at most `timeout_s`. Call `end` before."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.error("%s did not write everything in time; the run ends without the rest", self.name)
@@ -125,7 +125,7 @@ class Trackers:
         self._call(lambda tracker: tracker.log_table(step, name, rows))
 
     def restored(self, step: int) -> None:
-        """Discards the log after a step, from which the run continues."""
+        """Discards what was logged after a step, since the run continues from that step."""
         self._call(lambda tracker: tracker.restored(step))
 
     def _call(self, call: Callable[[Tracker], None]) -> None:

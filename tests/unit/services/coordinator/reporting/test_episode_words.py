@@ -43,7 +43,7 @@ def test_the_end_says_by_what_and_what_broke() -> None:
     episode = two_turns()
     assert has_all(ending_of(episode), "max_tokens", "2 turns", "environment failed", "solved 0", ": division by zero")
     episode.outcome, episode.truncated, episode.detail = r.SCORE_OUTCOME_SCORED, True, "far away"
-    assert has_all(ending_of(episode), "2 turns (truncated)", "solved 0", ": far away")
+    assert has_all(ending_of(episode), "2 turns (", "truncated)", "solved 0", ": far away")
 
 
 def test_a_call_that_could_not_be_used_is_told_once() -> None:

@@ -34,7 +34,7 @@ def test_completions_without_a_reward_are_counted_and_the_first_failure_is_named
 def test_a_completion_that_cannot_be_judged_is_named_where_nothing_failed() -> None:
     scores = (judge(ScoreOutcome.UNSCORABLE, VerifierScore("math", ScoreOutcome.UNSCORABLE)),)
     found = unscored(replace(settled_group(0, [0.0]), scores=scores))
-    assert has_all(str(found), "1 of 1 ", "; first: math: ") and "failed" not in str(found), found
+    assert has_all(str(found), "1 of 1 ", ": math: ") and "failed" not in str(found), found
 
 
 def test_a_reason_that_quotes_a_completion_keeps_no_control_characters() -> None:
