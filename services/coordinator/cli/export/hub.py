@@ -86,8 +86,8 @@ def _explaining(repo: str, step: int) -> Iterator[None]:
             ) from error
         if isinstance(error, HfHubHTTPError) and error.response.status_code == _CONFLICT:
             raise FailedPrecondition(
-                f"the hub refuses the push to {repo} ({_CONFLICT}): either this token may not see the repository: use "
-                "another token; or somebody else is changing the repository: repeat the command"
+                f"the hub refuses the push to {repo} ({_CONFLICT}): the repository exists; use another token if "
+                "this token may not see the repository, or repeat the command if somebody else is changing it"
             ) from error
         raise Unavailable(
             f"the push to {repo} failed: {_reason(error)}. The repository has no revision {_tag(step)} yet; repeat the "

@@ -84,7 +84,7 @@ def test_show_counts_the_steps_of_epochs(shoal: Shoal, tmp_path: Path) -> None:
     code, out, err = shoal("config", "show", path)
     assert code == 0 and "run.num_steps=20" in out and "# train_steps=20" in out, err
     code, out, err = shoal("config", "show", path, "--set", "model.path=/nowhere")
-    assert code == 0 and "run.num_steps=0" in out and "run.num_steps is not known" in err
+    assert code == 0 and "run.num_steps=0" in out and "run.num_steps is unknown" in err
     code, out, _ = shoal("config", "check", path)
     assert code == 0 and "2 epochs" in out and "--deep" in out
 

@@ -139,7 +139,7 @@ def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tm
     code, out, error = shoal("env", "list", "--config", str(config))
     assert code == 0, error
     own, _, ours = out.partition("\nEnvironments that come with Shoal:\n\n")
-    assert own.startswith(f"Of {config}:\n\nadding (agent)\n") and "\ndoubling (no tools)\n" in own
+    assert own.startswith(f"Environments of {config}:\n\nadding (agent)\n") and "\ndoubling (no tools)\n" in own
     assert "counter (tools: increment, " in ours and "\nwordle (no tools)\n" in own and "wordle" not in ours
     assert f"\nsearch\n    {listed['search']['unavailable']}\n" in out and "{ source = 'python' }\n" in out
     assert str(ROOT) not in out, "it names files by their paths on this machine"

@@ -87,4 +87,4 @@ def test_an_episode_of_several_segments_tells_where_each_begins() -> None:
     for turn_in_time, number in zip(episode.turns, (1, 3, 2), strict=True):
         turn_in_time.number = number
     assert [said.who for said in words_of(episode) if said.is_policy] == ["turn 1", "turn 3", "turn 2"]
-    assert has_all(ending_of(episode), " done ", "3 turns", "not trained on: 2")
+    assert has_all(ending_of(episode), "(done)", "3 turns", "not trained on: 2")

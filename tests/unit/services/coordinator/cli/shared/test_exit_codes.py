@@ -168,7 +168,7 @@ def test_a_full_disk_is_refused(refuse: Refuse, config: Path, tmp_path: Path) ->
     ("arguments", "code", "message"),
     [
         (["workers"], 2, "--coordinator HOST:PORT"),
-        (["run", "status", "--coordinator", "here"], 2, "--coordinator 'here'"),
+        (["run", "status", "--coordinator", "here"], 2, "(given: 'here')"),
         (["workers", "--coordinator", "127.0.0.1:1"], 6, "127.0.0.1:1"),
         (["run", "status", "\udcff", "--coordinator", "127.0.0.1:1"], 2, "'\\udcff'"),
         (["run", "watch", "--coordinator", "127.0.0.1:1"], 6, "127.0.0.1:1"),

@@ -126,7 +126,7 @@ def test_groups_of_an_ended_run_that_were_not_used_up_are_not_under_way() -> Non
 
 def test_what_was_not_measured_is_named_beside_what_was() -> None:
     text = Page(render(VIEW)).text()
-    assert text.count("measured it") == 4, "reward and step time are the only charts"
+    assert text.count("has measured this") == 4, "reward and step time are the only charts"
 
 
 def test_the_table_of_a_long_run_has_its_last_steps() -> None:
