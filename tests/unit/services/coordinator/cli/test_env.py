@@ -313,7 +313,7 @@ def test_the_end_of_the_input_ends_an_agent_quietly(games: str) -> None:
 def test_an_agent_that_calls_with_tokens_is_told_what_can_be_played(shoal: Shoal, games: str) -> None:
     code, out, error = shoal("env", "play", f"{games}:Raw")
     assert code == 0, error
-    assert json.loads(out)["detail"].endswith("here, call /v1/chat/completions")
+    assert json.loads(out)["detail"].endswith("call /v1/chat/completions instead")
 
 
 def test_an_agent_is_not_checked_with_turns(shoal: Shoal, games: str) -> None:
