@@ -29,9 +29,7 @@ def export(
     ] = None,
     adapter: Annotated[
         bool,
-        typer.Option(
-            "--adapter/--merged", help="After adapter training: copy the adapter alone, or the merged model."
-        ),
+        typer.Option("--adapter/--merged", help="After adapter training: copy the adapter alone, or the merged model."),
     ] = False,
     to: Annotated[
         str,
