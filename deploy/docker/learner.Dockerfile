@@ -8,6 +8,10 @@ ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --create-home shoal \
     && install --directory --owner=shoal --group=shoal /data /home/shoal/.cache
+# On GPUs Triton compiles C for the kernels that it launches.
+# hadolint ignore=DL3008
+RUN if [ "$DEVICE" = cuda ]; then apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; fi
 
 WORKDIR /opt/shoal
 # Packages are installed before the code is copied, so that a change of the code does not install them again.

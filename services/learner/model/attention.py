@@ -171,8 +171,13 @@ def _takes_all_at_once(q: Tensor, layout: Layout) -> bool:
 
 def _has_flash(q: Tensor) -> bool:
     """Returns whether torch's flash kernel for sequences of any lengths computes attention of these queries."""
-    is_small = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] <= _FLASH_HEAD_SIZE
-    return is_small and q.device.type == "cuda" and torch.cuda.get_device_capability(q.device) >= (8, 0)
+    is_fitting = q.shape[-1] <= _FLASH_HEAD_SIZE and q.shape[-1] % 8 == 0
+    return (
+        is_fitting
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and q.device.type == "cuda"
+        and torch.cuda.get_device_capability(q.device) >= (8, 0)
+    )
 
 
 def _flash(

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from services.learner.model.gpu_kernels import can_run_kernels
+
 _log = logging.getLogger(__name__)
 _ROTARY = "apply_rotary_pos_emb"
 _WIDTH = 8
@@ -129,7 +131,7 @@ def _fuse_rotary(modeling: Any) -> bool:
         """Rotates queries [1, H, R, D] and keys [1, K, R, D], whose storage may change, in the type of the products."""
         from liger_kernel.ops.rope import LigerRopeFunction
 
-        if rest or options or cos.shape != (1, q.shape[2], q.shape[3]):
+        if not can_run_kernels(q.device) or rest or options or cos.shape != (1, q.shape[2], q.shape[3]):
             turned: tuple[Tensor, Tensor] = plain(q, k, cos, sin, *rest, **options)
             return turned
         turned = LigerRopeFunction.apply(q.to(_product_dtype(q)), k.to(_product_dtype(k)), cos, sin)

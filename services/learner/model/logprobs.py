@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from services.learner.model.gpu_kernels import can_run_kernels
+
 _BLOCK_BYTES = 8 << 20
 """Size of the float32 values of one block, which should fit the caches of a CPU."""
 
@@ -75,7 +77,7 @@ class TokenScorer(nn.Module):
     def _score(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         logits_CV = self._softcapped(nn.functional.linear(hidden_CE, self.weight, self.bias))
         function = TokenLogprobs
-        if _has_triton(logits_CV.device):
+        if can_run_kernels(logits_CV.device):
             # Torch's builds for CPUs come without Triton.
             from services.learner.model.fused_logprobs import FusedTokenLogprobs as function
         scored: tuple[Tensor, Tensor] = function.apply(logits_CV, targets_C, temperature, self.entropy_gradient)
@@ -156,10 +158,6 @@ def _cut_by_size(sizes: Sequence[int], max_ids: int) -> Iterator[tuple[int, int,
             yield start, end, sizes[end - 1]
             start = end
     yield start, len(sizes), sizes[-1] if sizes else 1
-
-
-def _has_triton(device: torch.device) -> bool:
-    return str(device.type) == "cuda"
 
 
 def _blocks(logits_CV: Tensor) -> Iterator[slice]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.fused_modules import fuse_modules
+from services.learner.model.gpu_kernels import can_run_kernels
 from services.learner.model.language_model import load_whole
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow
@@ -123,7 +124,7 @@ def load_reference(
 
 def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup | None) -> Policy:
     lm.set_attn_implementation(register_attention(choose_attention(config, lm.config)))
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and can_run_kernels(torch.device("cuda")):
         fuse_modules(lm)
     dtype = getattr(torch, config.compute_dtype)
     bytes_per_token = dtype.itemsize * lm.get_output_embeddings().out_features

@@ -21,6 +21,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from services.learner.model import fused_modules
 from services.learner.model.attention import register_attention
 from services.learner.model.fused_modules import fuse_modules
 from services.learner.model.packing import sequence_row
@@ -69,6 +70,7 @@ def interpreted_liger() -> Iterator[None]:
 
     with (
         mock.patch.object(interpreter, "_implicit_cvt", as_tensor),
+        mock.patch.object(fused_modules, "can_run_kernels", lambda device: True),
         mock.patch.object(rms_norm, "rsqrt", lambda x: tl.math.rsqrt(x)),
         mock.patch.object(swiglu, "swiglu_forward", in_float32(swiglu.swiglu_forward)),
         mock.patch.object(swiglu, "swiglu_backward", in_float32(swiglu.swiglu_backward)),

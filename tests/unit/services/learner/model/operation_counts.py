@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, Olmo3Config, PreTrainedConfig, Qwen2Config
 
-from services.learner.model import attention, logprobs
+from services.learner.model import attention, fused_modules, logprobs
 from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import register_attention
 from services.learner.model.fused_modules import fuse_modules
@@ -78,7 +78,8 @@ def count(config: PreTrainedConfig, num_layers: int, make_row: Callable[[], Pack
     policy = Policy(lm, compute_dtype=torch.bfloat16, logits_chunk_tokens=settings.chunk_tokens(1, on_cpu=False))
     row = make_row()
     with (
-        mock.patch.object(logprobs, "_has_triton", lambda device: True),
+        mock.patch.object(logprobs, "can_run_kernels", lambda device: True),
+        mock.patch.object(fused_modules, "can_run_kernels", lambda device: True),
         mock.patch.object(attention, "_has_flash", lambda q: True),
         mock.patch.object(attention, "varlen_attn", flash_attention),
         counted_kernels() as kernels,
