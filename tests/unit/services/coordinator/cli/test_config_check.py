@@ -22,14 +22,19 @@ from tests.unit.services.reward.judge.judge_server import graded, http, judge_se
 Check = Callable[..., tuple[int, dict[str, Any], str]]
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
 @pytest.fixture
-def check(shoal: Shoal, tmp_path: Path) -> Check:
+def check(shoal: Shoal, model: Path, tmp_path: Path) -> Check:
     """Checks a configuration whose only row names the verifier "mine"; returns exit code, facts, standard error."""
     data = tmp_path / "data.jsonl"
     data.write_text('{"messages": "Why?", "ground_truth": "because", "dataset": "mine"}\n')
     config = tmp_path / "run.toml"
     config.write_text(
-        f'[model]\npath = "{make_tiny_model(tmp_path / "model")}"\n[[data.sources]]\npath = "{data}"\n'
+        f'[model]\npath = "{model}"\n[[data.sources]]\npath = "{data}"\n'
         "[data]\nmax_prompt_tokens = 200\n[sampling]\nmax_completion_tokens = 8\n"
     )
 
