@@ -10,7 +10,17 @@ from shoal.errors import InvalidArgument
 from shoal.rollout import Completion
 from tests.support.packages import skip_without
 from tests.support.published_experts import engine_canary
-from tests.support.real_generator import CANARY, PROMPT, Client, Generator, configured_client, gap, logprobs_of
+from tests.support.real_generator import (
+    CANARY,
+    PROMPT,
+    TIMEOUT_S,
+    Client,
+    Generator,
+    Sender,
+    configured_client,
+    gap,
+    logprobs_of,
+)
 from tests.support.tiny_experts import make_tiny_experts, move, published
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -72,5 +82,6 @@ async def test_a_request_after_a_load_reads_no_prefix_from_before_it(client: Cli
 
 async def test_a_publish_under_names_that_vllm_does_not_know_is_refused(client: Client, setting: Setting) -> None:
     """transformers' own, which for this family no generator would wait for."""
+    sender = Sender(setting.generator, dict(setting.model.named_parameters()))
     with pytest.raises(InvalidArgument, match=r"no tensor 'model\.layers\.0\.mlp\.gate\.weight'"):
-        await client.publish(dict(setting.model.named_parameters()), 5)
+        await client.stub.JoinWeightGroup(sender.join_request(), timeout=TIMEOUT_S)
