@@ -105,9 +105,12 @@ async def has(worker: Worker, policy_version: int) -> bool:
 
 
 FAULTS = (
-    (("join", "hang"), ("received", "stop"), ("join", "kill"), ("during", "kill")),
-    (("join", "stop"), ("during", "stop"), ("ready", "kill"), ("during", "flip")),
-    (("ready", "stop"), ("during", "hang"), ("received", "kill")),
+    (("join", "hang"),),
+    (("during", "stop"),),
+    (("during", "hang"), ("join", "kill")),
+    (("ready", "stop"), ("during", "kill")),
+    (("join", "stop"), ("ready", "kill")),
+    (("received", "stop"), ("received", "kill"), ("during", "flip")),
 )
 """Points and actions. Those of a row happen one after the other, the rows side by side: most of the time is a wait."""
 
