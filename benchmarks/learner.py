@@ -11,10 +11,9 @@ Times these in turn, several times, on the same sequences:
   and AdamW.
 
 Both compute in the same type on float32 weights. Tokens are the tokens of all sequences, with the prompt counted for
-each completion, so both do the same work. The FLOPs of a step (the model's products and causal attention, three passes,
-without recomputation) are set against the rate of a matrix product that is measured here, and against the data sheet of
-a known GPU (model FLOPs utilization, MFU). Shared prompts count once for the learner. On a busy machine only CPU time
-is meaningful.
+each completion, so both do the same work. The FLOPs of a step (`services.learner.model.flops`, shared prompts once) are
+set against the rate of a matrix product that is measured here, and against the data sheet of a known GPU (model FLOPs
+utilization, MFU). On a busy machine only CPU time is meaningful.
 """
 
 import argparse
@@ -36,6 +35,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Olmo3Config, Qwen2Con
 
 from services.learner.commands import LearnerCommands
 from services.learner.learner import Learner
+from services.learner.model.flops import Work, peak_of
 from services.learner.model.packing import pack_for_rank
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import RunConfig, parse_config
@@ -69,8 +69,6 @@ SHAPES = {
     ),
 }  # fmt: skip
 """Shapes of models, for random weights: Qwen2.5's by size, and OLMo 3's, whose layers have sliding windows."""
-PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12, "L40S": 362e12, "4090": 165e12}
-"""FLOP/s of dense bfloat16 products by the data sheets, by a part of the device's name."""
 _MATRIX = {"cpu": 1024, "cuda": 8192}
 
 
@@ -123,7 +121,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "dtype": learner.engine.compute_dtype,
         "matrix_flops_per_s": matrix_rate(device, dtype),
     }
-    machine["peak_flops_per_s"] = next((rate for name, rate in PEAKS.items() if name in machine["device"]), None)
+    machine["peak_flops_per_s"] = peak_of(machine["device"])
 
     def learner_step() -> None:
         result = learner.step(TrainBatch("step", learner.version, 1.0, groups))
@@ -180,31 +178,15 @@ def sequences_of(groups: Sequence[TrainGroup]) -> list[np.ndarray]:
 def describe(groups: Sequence[TrainGroup], learner: Learner) -> dict[str, Any]:
     """Counts tokens, rows and model FLOPs of a step."""
     rows, _ = pack_for_rank(groups, max_tokens=learner.config.learner.pack_tokens, rank=0, num_ranks=1)
-    model = learner.lm.config.get_text_config()
-    head = model.vocab_size * model.hidden_size
-    embeddings = head * (1 if model.tie_word_embeddings else 2)
-    body = sum(parameter.numel() for parameter in learner.lm.parameters()) - embeddings
-    head_dim = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    windows = [
-        model.sliding_window if kind == "sliding_attention" else None
-        for kind in getattr(model, "layer_types", None) or ["full_attention"] * model.num_hidden_layers
-    ]
-    pairs = sum(num_pairs(len(tokens), window) for tokens in sequences_of(groups) for window in windows)
-    # Two products of two FLOPs for each pair of tokens that attend; forward, and twice that backward.
-    attention = 3 * 4 * pairs * model.num_attention_heads * head_dim
-    products = 6 * (body * sum(row.num_tokens for row in rows) + head * sum(len(row.targets_C) for row in rows))
+    work = Work()
+    for row in rows:
+        work.add(learner.flops.of(row))
     return {
         "num_tokens": sum(map(len, sequences_of(groups))),
         "num_completion_tokens": sum(len(row.targets_C) for row in rows),
         "row_tokens": [row.num_tokens for row in rows],
-        "flops": float(products + attention),
+        "flops": work.flops,
     }
-
-
-def num_pairs(length: int, window: int | None) -> int:
-    """Returns how many pairs of tokens attend in a sequence."""
-    whole = min(length, window or length)
-    return whole * (whole + 1) // 2 + (length - whole) * whole
 
 
 class Bare:

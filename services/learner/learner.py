@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from services.learner.engine.reference import Reference, ReferenceModel
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
 from services.learner.loss.policy_loss import pick_tokens, row_loss
-from services.learner.metrics import StepRecord, TokenSums, gap_metrics, step_metrics
+from services.learner.metrics import StepRecord, TokenSums, gap_metrics, rate_metrics, step_metrics
+from services.learner.model.flops import ModelFlops, Work, peak_of
 from services.learner.model.packing import (
     PackedRow,
     check_batch,
@@ -62,6 +64,8 @@ class Gradient:
     logprobs_N: Tensor
     """The log-probabilities of the mini-batch's tokens, [N] float32; 0 for rejected tokens."""
     num_rows: int
+    work: Work
+    """The work of this rank's rows."""
 
 
 class Learner:
@@ -114,29 +118,15 @@ class Learner:
         record.num_rejected = sum(len(part.tokens) - part.num_counted for part in mini_batches)
         if survey is not None:
             record.gap = gap_metrics(LossTokens.of(batch.groups), survey.logprobs_N)
+        training_began = time.monotonic()
         for epoch in range(self.config.grpo.num_epochs):
             for mini_batch in mini_batches:
-                if not mini_batch.num_counted:
+                refusal = self._train_on(mini_batch, batch.temperature, record, counts_rows=epoch == 0)
+                if refusal:
                     record.num_refused += 1
-                    refusals.append("correction.filters rejected every token")
-                    continue
-                gradient = self.accumulate_gradient(mini_batch, batch.temperature)
-                record.gap = record.gap or gap_metrics(mini_batch.tokens, gradient.logprobs_N)
-                record.num_rows += gradient.num_rows if epoch == 0 else 0
-                loss = gradient.sums.total("loss")
-                rate = learning_rate(self.config, self.num_optimizer_steps)
-                outcome = self.engine.step(rate, refuse=not math.isfinite(loss))
-                if outcome.applied:
-                    self.num_optimizer_steps += 1
-                    record.learning_rate = rate
-                    record.grad_norms.append(outcome.grad_norm)
-                    record.losses.append(loss)
-                    record.num_completions += mini_batch.tokens.completions.num
-                    record.applied.merge(gradient.sums)
-                else:
-                    record.num_refused += 1
-                    refusals.append(f"the loss ({loss:.4g}) or gradient norm ({outcome.grad_norm:.4g}) is not finite")
+                    refusals.append(refusal)
         applied = bool(record.grad_norms)
+        rates = self._rate_metrics(record.work, time.monotonic() - training_began)
         metrics = step_metrics(
             record,
             batch.groups,
@@ -145,6 +135,7 @@ class Learner:
             has_reference=self._measures_kl,
             duration_s=time.monotonic() - started,
         )
+        metrics |= rates
         if applied:
             self.version = WeightVersion(self.version.attempt, self.version.policy_version + 1)
             self._update_reference()
@@ -152,6 +143,43 @@ class Learner:
         return StepResult(
             applied, "" if applied else "; ".join(refusals), self.version, self.num_optimizer_steps, metrics
         )
+
+    def _train_on(self, mini_batch: MiniBatch, temperature: float, record: StepRecord, *, counts_rows: bool) -> str:
+        """Takes one optimizer step, and records it. Returns why the step was not applied; empty if it was."""
+        if not mini_batch.num_counted:
+            return "correction.filters rejected every token"
+        gradient = self.accumulate_gradient(mini_batch, temperature)
+        record.work.add(gradient.work)
+        record.gap = record.gap or gap_metrics(mini_batch.tokens, gradient.logprobs_N)
+        record.num_rows += gradient.num_rows if counts_rows else 0
+        loss = gradient.sums.total("loss")
+        rate = learning_rate(self.config, self.num_optimizer_steps)
+        outcome = self.engine.step(rate, refuse=not math.isfinite(loss))
+        if not outcome.applied:
+            return f"the loss ({loss:.4g}) or gradient norm ({outcome.grad_norm:.4g}) is not finite"
+        self.num_optimizer_steps += 1
+        record.learning_rate = rate
+        record.grad_norms.append(outcome.grad_norm)
+        record.losses.append(loss)
+        record.num_completions += mini_batch.tokens.completions.num
+        record.applied.merge(gradient.sums)
+        return ""
+
+    def _rate_metrics(self, work: Work, training_s: float) -> dict[str, float]:
+        own = torch.tensor([work.num_tokens, work.flops], dtype=torch.float64)
+        num_tokens, flops = self.process_group.all_reduce(own).tolist()
+        device = self.engine.device
+        return rate_metrics(
+            Work(int(num_tokens), flops),
+            training_s=training_s,
+            num_ranks=self.process_group.size,
+            peak=peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None,
+        )
+
+    @cached_property
+    def flops(self) -> ModelFlops:
+        """Counts the FLOPs of rows."""
+        return ModelFlops(self.lm)
 
     def survey(self, groups: Sequence[TrainGroup], temperature: float) -> Survey:
         """Computes log-probabilities and entropies of all tokens of `groups` under the current policy.
@@ -174,13 +202,14 @@ class Learner:
         """
         process_group = self.process_group
         rows, num_rows = self._pack(mini_batch.groups)
-        sums = TokenSums()
+        sums, work = TokenSums(), Work()
         logprobs_N = torch.zeros(len(mini_batch.tokens))
         if self.config.learner.lora.dropout:
             # Only the dropout of adapters is random here. A resumed run draws the same values.
             torch.manual_seed(dropout_seed(self.config.run.seed, self.num_optimizer_steps, process_group.rank))
         with self.engine.kept_casts():
             for number, row_on_cpu in enumerate(rows, start=1):
+                work.add(self.flops.of(row_on_cpu, runs_reference=self._measures_kl))
                 row = row_on_cpu.to(process_group.device)
                 reference_C = None
                 if self._measures_kl:
@@ -200,7 +229,7 @@ class Learner:
                 self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
                 sums.add(result)
                 logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
-        return Gradient(sums.all_reduce(process_group), process_group.all_reduce(logprobs_N).float(), num_rows)
+        return Gradient(sums.all_reduce(process_group), process_group.all_reduce(logprobs_N).float(), num_rows, work)
 
     def _pack(self, groups: Sequence[TrainGroup]) -> tuple[list[PackedRow], int]:
         process_group = self.process_group

@@ -12,6 +12,7 @@ from torch import Tensor
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import RowLoss
+from services.learner.model.flops import Work
 from services.learner.model.packing import num_loss_tokens
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.rollout import TrainGroup
@@ -120,6 +121,8 @@ class StepRecord:
     learning_rate: float = 0.0
     gap: dict[str, float] = field(default_factory=dict)
     """The result of `gap_metrics`."""
+    work: Work = field(default_factory=Work)
+    """The work of this rank in all mini-batches, applied or not; every epoch counts again."""
 
 
 def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
@@ -169,6 +172,16 @@ def step_metrics(
         if has_reference:
             metrics |= _kl_means(record, kl_coef)
     return metrics
+
+
+def rate_metrics(work: Work, *, training_s: float, num_ranks: int, peak: float | None) -> dict[str, float]:
+    """Computes the rates of the mini-batches: `work` of all ranks together in `training_s` seconds.
+
+    `peak` is the data sheet's FLOP/s of each rank's GPU; without it there is no MFU.
+    """
+    rank_s = max(training_s, 1e-9) * num_ranks
+    metrics = {"learner_tokens_per_second_per_rank": work.num_tokens / rank_s}
+    return metrics if peak is None else metrics | {"learner_mfu": work.flops / rank_s / peak}
 
 
 def _means(record: StepRecord) -> dict[str, float]:

@@ -10,6 +10,7 @@ All are at the sampling temperature. r = exp(p - b); d = p - q; A is the advanta
 from shoal.telemetry.run_metrics import ALWAYS, TRAINED, WITH_REFERENCE, MetricSection, Presence
 
 KNOWN = Presence("when the engine reported log-probabilities")
+ON_A_KNOWN_GPU = Presence("on a GPU whose data sheet the learner knows; not on a CPU")
 
 LOSS = MetricSection(
     "Loss and policy",
@@ -159,6 +160,24 @@ WORK = MetricSection(
         "tokens/s",
         "tokens of the step per second of the learner's time",
         "`val/num_step_tokens` x `grpo.num_epochs` / seconds",
+    ),
+    ALWAYS(
+        "learner_tokens_per_second_per_rank",
+        "tokens/s",
+        "tokens of the packed rows, where completions share their prompt, per second and rank of the learner (a GPU, "
+        "or a process on a CPU). The seconds are those of the mini-batches: forward and backward passes, reference, "
+        "optimizer; not the survey before",
+        "tokens of the rows of all ranks, in every epoch / (seconds x ranks)",
+    ),
+    ON_A_KNOWN_GPU(
+        "learner_mfu",
+        "share",
+        "model FLOPs utilization in the same seconds, of the data sheet's rate of dense bfloat16 products. Matrix "
+        "products and causal attention count, within the layers' windows, without padding and recomputation: 2 FLOPs "
+        "forward and 4 backward for each value of a matrix and token, 2 backward if the matrix is frozen, as below "
+        "adapters. The output layer counts for scored tokens (with restricted sampling for their supports), an expert "
+        "for the tokens routed to it, the reference for a forward pass",
+        "FLOPs of all ranks / (seconds x ranks x rate of a GPU)",
     ),
 )
 

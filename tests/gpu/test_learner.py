@@ -47,7 +47,7 @@ def test_the_gradient_on_the_gpu_is_that_of_the_cpu(folders: dict[str, Path], st
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_step_on_the_gpu_reports_the_metrics_of_one_on_the_cpu(folders: dict[str, Path], stage: str) -> None:
     expected, found = (result_of(folders[device], at)["first"] for device, at in (("cpu", "0"), ("gpu", stage)))
-    assert found.keys() == expected.keys()
+    assert found.keys() - {"learner_mfu"} == expected.keys()  # Absent on a CPU and on an unknown GPU.
     for name in filter(is_measured, expected):
         assert found[name] == pytest.approx(expected[name], rel=1e-2, abs=1e-4), name
 

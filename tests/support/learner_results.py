@@ -45,7 +45,7 @@ def assert_same_gradient(path: Path, expected: Path, *, without: Sequence[str] =
 
 def is_measured(name: str) -> bool:
     """Whether a metric depends on the numbers alone, not on the machine or the packing."""
-    return not name.startswith(("time/", "learner_tokens", "other/packed"))
+    return not name.startswith(("time/", "learner_tokens", "learner_mfu", "other/packed"))
 
 
 def restore_request(checkpoint_id: str, files: Sequence[FileDigest]) -> learner_pb2.LoadCheckpointRequest:

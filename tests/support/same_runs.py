@@ -15,6 +15,7 @@ TIMES_AND_RATES = re.compile(
     r"|tools/.*/avg_runtime"  # seconds, under a name of open-instruct
     r"|waiting/.*"  # shares of time
     r"|usage/.*"  # means over time
+    r"|learner_mfu"  # FLOPs a second, as a share
 )
 """Metrics that depend on the clock alone, and so differ between any two runs."""
 

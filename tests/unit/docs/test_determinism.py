@@ -12,6 +12,7 @@ SHARES_OF_TIME = {
     "waiting/rewards",
     "usage/generator_seats",
     "usage/kv_cache",
+    "learner_mfu",
 }
 
 
@@ -20,5 +21,5 @@ def test_metrics_that_are_not_compared_are_times_rates_and_shares_of_time() -> N
     left_out = {name for name in metrics if TIMES_AND_RATES.fullmatch(name)}
     of_the_clock = {name for name, unit in metrics.items() if unit in ("s", "tokens/s")} | SHARES_OF_TIME
     assert left_out == of_the_clock, f"compared without reason, or left out: {left_out ^ of_the_clock}"
-    for pattern in ("`time/*`", "`waiting/*`", "`usage/*`", "`*tokens_per_second*`"):
+    for pattern in ("`time/*`", "`waiting/*`", "`usage/*`", "`*tokens_per_second*`", "`learner_mfu`"):
         assert pattern in PAGE, f"the page lacks {pattern}"

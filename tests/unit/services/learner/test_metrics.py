@@ -7,7 +7,8 @@ from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import Survey, correct_step, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import pick_tokens, row_loss
-from services.learner.metrics import TokenSums
+from services.learner.metrics import TokenSums, rate_metrics
+from services.learner.model.flops import Work
 from tests.support.configs import run_config
 
 
@@ -31,3 +32,10 @@ def test_the_kl_of_completions_is_a_mean_over_those_with_a_token_left() -> None:
     sums.add(row_loss(picked, logprobs, torch.zeros(4), reference, run, kl_coef=0.1, num_counted=3))
     # The means of 0.1 and 0.3, and of 0.6: 0.2 and 0.6.
     assert sums.kl_of_completions == pytest.approx(0.4), sums.kl_of_completions
+
+
+def test_rates_are_those_of_one_rank_and_an_unknown_device_has_no_utilization() -> None:
+    work = Work(num_tokens=8000, flops=4e12)  # Of four ranks together.
+    on_gpus = rate_metrics(work, training_s=2.0, num_ranks=4, peak=1e12)
+    assert on_gpus == {"learner_tokens_per_second_per_rank": 1000.0, "learner_mfu": 0.5}
+    assert rate_metrics(work, training_s=2.0, num_ranks=4, peak=None).keys() == {"learner_tokens_per_second_per_rank"}
