@@ -202,6 +202,12 @@ class ErrorReason(StrEnum):
     """The checkpoint could not be converted to another number of ranks."""
     NOT_EXPORTED = "NOT_EXPORTED"
     """The model cannot be written in Hugging Face's format."""
+    NOT_TRAINING = "NOT_TRAINING"
+    """The run is not training, so that no step could be recorded."""
+    PROFILE_UNDER_WAY = "PROFILE_UNDER_WAY"
+    """Another recording of train steps has not ended."""
+    PROFILE_DROPPED = "PROFILE_DROPPED"
+    """The learner was lost, or the run ended, before the last step of a recording."""
 
     # Rewards.
     NO_REWARD_SERVER = "NO_REWARD_SERVER"

@@ -29,6 +29,8 @@ CHECKPOINT_TIMEOUT_S = 3600.0
 """Timeout of `SaveCheckpoint`. The call waits for the end of a step."""
 EVALUATION_TIMEOUT_S = 4 * 3600.0
 """Timeout of `Evaluate`. The call waits for the end of a step and for every answer."""
+PROFILE_TIMEOUT_S = 4 * 3600.0
+"""Timeout of `ProfileRun`. The call waits for the end of the recorded steps, also while the run is paused."""
 WATCH_TIMEOUT_S = 24 * 3600.0
 """Timeout of one call of `WatchRun`. Further calls watch a longer run."""
 RECONNECT_S = 180.0
@@ -150,6 +152,12 @@ def evaluate(address: str, run_id: str) -> pb.EvaluateResponse:
     """Evaluates the policy at the next step boundary, and waits for the result."""
     request = pb.EvaluateRequest(run_id=run_id)
     return _call(address, lambda stub: stub.Evaluate(request, timeout=EVALUATION_TIMEOUT_S))
+
+
+def profile_run(address: str, run_id: str, num_steps: int) -> pb.ProfileRunResponse:
+    """Records the next train steps with the learner's profiler, and waits for the trace files."""
+    request = pb.ProfileRunRequest(run_id=run_id, num_steps=num_steps)
+    return _call(address, lambda stub: stub.ProfileRun(request, timeout=PROFILE_TIMEOUT_S))
 
 
 def list_rollouts(address: str, request: pb.ListRolloutsRequest) -> pb.ListRolloutsResponse:

@@ -1,6 +1,7 @@
 """CoordinatorService: translates rpcs into calls of the runs and the registry, and the results into messages."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -86,6 +87,12 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
             num_scored=len(result.scored),
             metrics=result.metrics(),
         )
+
+    async def ProfileRun(self, request: pb.ProfileRunRequest, context: Context) -> pb.ProfileRunResponse:
+        within_s = context.time_remaining()
+        run = self._runs.active(request.run_id)
+        profile = await run.profile(request.num_steps, math.inf if within_s is None else within_s)
+        return pb.ProfileRunResponse(paths=profile.paths, first_step=profile.first_step, last_step=profile.last_step)
 
     async def UpdateRunConfig(self, request: pb.UpdateRunConfigRequest, context: Context) -> pb.UpdateRunConfigResponse:
         run = self._runs.active(request.run_id)

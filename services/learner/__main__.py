@@ -138,7 +138,8 @@ def _follow(arguments: WorkerArguments) -> int:
     # Block SIGTERM in all threads but one, which waits for it: in a collective Python runs no handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     telemetry.setup("shoal-learner", instance_id=f"rank-{os.environ['RANK']}", log_file=arguments.log_file)
-    from services.learner.commands import LearnerCommands, follow
+    from services.learner.commands import LearnerCommands
+    from services.learner.follower import follow
     from services.learner.ranks.beats import begin_beats
     from services.learner.ranks.process_group import ProcessGroup
 

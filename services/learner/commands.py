@@ -20,11 +20,12 @@ from services.learner.engine.deepspeed_settings import (
 )
 from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
-from services.learner.learner import Learner
+from services.learner.learner import Learner, StepResult
 from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
-from services.learner.ranks.process_group import Command, ProcessGroup, split_messages
+from services.learner.ranks.process_group import ProcessGroup
+from services.learner.step_profiler import Profile, StepProfiler
 from services.learner.storage.checkpoints import (
     FileDigest,
     is_there,
@@ -36,7 +37,7 @@ from services.learner.storage.export import delete_other_exports, export_model
 from services.learner.storage.file_tensors import FileTensors
 from services.learner.storage.finishing import CheckpointFinisher
 from shoal.arrays import Float32Array
-from shoal.config import RunConfig, parse_config
+from shoal.config import RunConfig
 from shoal.config.live import check_live
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ShoalError
@@ -44,7 +45,7 @@ from shoal.models.model_folder import model_config, resolve_model
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.v1 import learner_pb2
 from shoal.weights.manifest import Manifest, TensorHash
-from shoal.wire import batch_from_wire, int32_from_wire, invalid, supports_from_wire, version_from_wire
+from shoal.wire import int32_from_wire, invalid, supports_from_wire, version_from_wire
 from shoal.worker.lifecycle import Progress, silent
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class LearnerCommands:
         self.manifest = Manifest(())
         """The tensors that are broadcast; none before `configure`."""
         self._finisher = CheckpointFinisher(process_group)
+        self.profiler = StepProfiler(process_group)
 
     @property
     def learner(self) -> Learner:
@@ -170,6 +172,15 @@ class LearnerCommands:
         """Releases memory that torch keeps for later allocations, if a generator shares the GPU and may need it."""
         if self._shares_gpu:
             torch.cuda.empty_cache()
+
+    def train_step(self, batch: TrainBatch) -> StepResult:
+        """Takes a train step with `Learner.step`, and records it if a recording is under way."""
+        with self.profiler.step(self.learner):
+            return self.learner.step(batch)
+
+    def begin_profile(self, request: learner_pb2.ProfileRequest) -> "Future[Profile]":
+        """Records the next train steps with `StepProfiler.begin`."""
+        return self.profiler.begin(self._run_dir / "profiles", request.num_steps)
 
     def check_step(self, batch: TrainBatch) -> None:
         """Raises `FailedPrecondition` if the step was built for another weight version than the learner has."""
@@ -295,43 +306,3 @@ class LearnerCommands:
         if request.export_name and self.process_group.rank == 0:
             delete_other_exports(exports, {request.export_name, *request.keep_export_names})
         return folder
-
-
-def follow(commands: LearnerCommands) -> bool:
-    """Executes the commands of rank 0 until rank 0 leaves. Returns whether this rank must start again.
-
-    Raises RuntimeError when rank 0 ends without a last command. A `ShoalError` is only logged, since rank 0 reports it.
-    Any other error ends this rank and then all other ranks.
-    """
-    while True:
-        command, body = commands.process_group.receive_command()
-        if command in (Command.STOP, Command.RESTART):
-            commands.process_group.leave()
-            return command is Command.RESTART
-        try:
-            _execute(commands, command, body)
-        except ShoalError as error:
-            _log.info("command failed", extra={"command": command.name, "error": error.message})
-
-
-def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
-    match command:
-        case Command.IDLE | Command.STOP | Command.RESTART:
-            pass
-        case Command.CONFIGURE:
-            request = learner_pb2.LearnerServiceConfigureRequest.FromString(body)
-            commands.configure(request.run_id, parse_config(request.config))
-        case Command.TRAIN_STEP:
-            commands.learner.step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
-        case Command.COMPUTE_LOGPROBS:
-            commands.compute_logprobs(learner_pb2.ComputeLogprobsRequest.FromString(body))
-        case Command.PUBLISH_WEIGHTS:
-            commands.publish_weights(learner_pb2.PublishWeightsRequest.FromString(body), None)
-        case Command.SAVE_CHECKPOINT:
-            commands.save_checkpoint(learner_pb2.LearnerServiceSaveCheckpointRequest.FromString(body))
-        case Command.LOAD_CHECKPOINT:
-            commands.load_checkpoint(learner_pb2.LoadCheckpointRequest.FromString(body))
-        case Command.EXPORT_MODEL:
-            commands.export_model(learner_pb2.ExportModelRequest.FromString(body))
-        case Command.SET_HYPERPARAMETERS:
-            commands.set_hyperparameters(parse_config(learner_pb2.SetHyperparametersRequest.FromString(body).config))

@@ -17,6 +17,7 @@ from services.learner.commands import LearnerCommands
 from services.learner.departure import Departure
 from services.learner.learner import StepResult
 from services.learner.once import Once
+from services.learner.profiles import Profiles
 from services.learner.publish import canary_dtype
 from services.learner.ranks.beats import SILENT_S, until_silent
 from services.learner.ranks.process_group import Command, join_messages
@@ -73,6 +74,7 @@ class LearnerService(LearnerServiceServicer):
         self._steps = Once[StepResult]()
         self.departure = Departure(self._lifecycle, self._torch, grace_s=grace_s)
         self._saves = CheckpointSaves(self._served, self._lifecycle, self.departure)
+        self._profiles = Profiles(self._served, self._torch)
         self._torch.start()
 
     def status(self) -> worker_pb2.WorkerStatus:
@@ -133,7 +135,7 @@ class LearnerService(LearnerServiceServicer):
         def step(commands: LearnerCommands) -> StepResult:
             self.departure.num_steps += 1
             with step_spans(batch):
-                result = commands.learner.step(batch)
+                result = commands.train_step(batch)
             self._served.follow(commands)
             return result
 
@@ -258,6 +260,14 @@ class LearnerService(LearnerServiceServicer):
             return learner_pb2.ExportModelResponse(path=str(path), version=version_to_wire(commands.learner.version))
 
         return await asyncio.shield(self._served.run(Command.EXPORT_MODEL, request, context.time_remaining(), work))
+
+    async def Profile(self, request: learner_pb2.ProfileRequest, context: Any) -> learner_pb2.ProfileResponse:
+        profile = await self._profiles.record(request)
+        return learner_pb2.ProfileResponse(
+            paths=map(str, profile.paths),
+            first_version=version_to_wire(profile.first_version),
+            version=version_to_wire(profile.version),
+        )
 
     async def GetStatus(
         self, request: learner_pb2.LearnerServiceGetStatusRequest, context: Any

@@ -11,12 +11,13 @@ import json
 
 from shoal.rpc.auth.permissions import SERVICES
 
-NOT_RETRIED = frozenset({"StartRun", "TrainStep", "LoadWeights", "PublishWeights"})
+NOT_RETRIED = frozenset({"StartRun", "TrainStep", "LoadWeights", "PublishWeights", "ProfileRun", "Profile"})
 """The rpcs that are not retried: the contract does not call them safe to repeat, or gRPC cannot retry them.
 
 A repeat of `StartRun` would find its own run active. `TrainStep` is too large for gRPC's retry buffer. `LoadWeights`
-and `PublishWeights` are each one pass of collectives with other members, and a repeat needs a new epoch. gRPC retries a
-stream only until the first message of the response has arrived.
+and `PublishWeights` are each one pass of collectives with other members, and a repeat needs a new epoch. A repeat of
+`ProfileRun` or `Profile` would record other steps. gRPC retries a stream only until the first message of the response
+has arrived.
 """
 
 

@@ -798,6 +798,66 @@ class EvaluateResponse(_message.Message):
 Global___EvaluateResponse: _TypeAlias = EvaluateResponse  # noqa: Y015
 
 @_typing.final
+class ProfileRunRequest(_message.Message):
+    """Request of `CoordinatorService.ProfileRun`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    NUM_STEPS_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run; empty means the active one."""
+    num_steps: _builtins.int
+    """Number of train steps to record, 1 to 10."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        num_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_steps", b"num_steps", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileRunRequest: _TypeAlias = ProfileRunRequest  # noqa: Y015
+
+@_typing.final
+class ProfileRunResponse(_message.Message):
+    """Response of `CoordinatorService.ProfileRun`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATHS_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
+    first_step: _builtins.int
+    """The first recorded step."""
+    last_step: _builtins.int
+    """The last recorded step. Steps that were not applied have no number."""
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The trace file of each rank of the learner, rank 0 first, on the learner's
+        storage: a trace in Chrome's format as JSON, compressed with gzip.
+        """
+
+    def __init__(
+        self,
+        *,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        first_step: _builtins.int = ...,
+        last_step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "last_step", b"last_step", "paths", b"paths"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileRunResponse: _TypeAlias = ProfileRunResponse  # noqa: Y015
+
+@_typing.final
 class UpdateRunConfigRequest(_message.Message):
     """Request of `CoordinatorService.UpdateRunConfig`."""
 

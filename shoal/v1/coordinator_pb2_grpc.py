@@ -87,6 +87,11 @@ class CoordinatorServiceStub:
                 request_serializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.FromString,
                 _registered_method=True)
+        self.ProfileRun = channel.unary_unary(
+                '/shoal.v1.CoordinatorService/ProfileRun',
+                request_serializer=shoal_dot_v1_dot_coordinator__pb2.ProfileRunRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_coordinator__pb2.ProfileRunResponse.FromString,
+                _registered_method=True)
         self.UpdateRunConfig = channel.unary_unary(
                 '/shoal.v1.CoordinatorService/UpdateRunConfig',
                 request_serializer=shoal_dot_v1_dot_coordinator__pb2.UpdateRunConfigRequest.SerializeToString,
@@ -273,6 +278,30 @@ class CoordinatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProfileRun(self, request, context):
+        """Records the next train steps of a run with torch's profiler, on every rank of
+        the learner, and waits for the trace files.
+
+        Training goes on, slower in these steps. A pause of the run interrupts the
+        recording between two steps. Canceling the call, or its deadline, drops the
+        recording. Not safe to retry: a repeat records other steps.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+        * `NOT_FOUND`: there is no such run.
+        * `FAILED_PRECONDITION`: the run has ended; it waits for workers, is paused,
+        or is stopping (NOT_TRAINING); another recording is under way
+        (PROFILE_UNDER_WAY); or the learner cannot write the files.
+        * `ABORTED` with the reason PROFILE_DROPPED: the learner was lost, or the run
+        ended, before the last of the steps; no file is written.
+        * `RESOURCE_EXHAUSTED`: the learner's disk is full.
+        * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UpdateRunConfig(self, request, context):
         """Changes the configuration of an active run.
 
@@ -406,6 +435,11 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
                     servicer.Evaluate,
                     request_deserializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.SerializeToString,
+            ),
+            'ProfileRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProfileRun,
+                    request_deserializer=shoal_dot_v1_dot_coordinator__pb2.ProfileRunRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_coordinator__pb2.ProfileRunResponse.SerializeToString,
             ),
             'UpdateRunConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateRunConfig,
@@ -684,6 +718,33 @@ class CoordinatorService:
             '/shoal.v1.CoordinatorService/Evaluate',
             shoal_dot_v1_dot_coordinator__pb2.EvaluateRequest.SerializeToString,
             shoal_dot_v1_dot_coordinator__pb2.EvaluateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProfileRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.CoordinatorService/ProfileRun',
+            shoal_dot_v1_dot_coordinator__pb2.ProfileRunRequest.SerializeToString,
+            shoal_dot_v1_dot_coordinator__pb2.ProfileRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

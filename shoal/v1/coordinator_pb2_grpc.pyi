@@ -153,6 +153,26 @@ class CoordinatorServiceStub:
       started without `evaluation.sources`.
     * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
     """
+    ProfileRun: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ProfileRunRequest, _coordinator_pb2.ProfileRunResponse]
+    """Records the next train steps of a run with torch's profiler, on every rank of
+    the learner, and waits for the trace files.
+
+    Training goes on, slower in these steps. A pause of the run interrupts the
+    recording between two steps. Canceling the call, or its deadline, drops the
+    recording. Not safe to retry: a repeat records other steps.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+    * `NOT_FOUND`: there is no such run.
+    * `FAILED_PRECONDITION`: the run has ended; it waits for workers, is paused,
+      or is stopping (NOT_TRAINING); another recording is under way
+      (PROFILE_UNDER_WAY); or the learner cannot write the files.
+    * `ABORTED` with the reason PROFILE_DROPPED: the learner was lost, or the run
+      ended, before the last of the steps; no file is written.
+    * `RESOURCE_EXHAUSTED`: the learner's disk is full.
+    * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
+    """
     UpdateRunConfig: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateRunConfigRequest, _coordinator_pb2.UpdateRunConfigResponse]
     """Changes the configuration of an active run.
 
@@ -342,6 +362,26 @@ class CoordinatorServiceAsyncStub(CoordinatorServiceStub):
     * `NOT_FOUND`: there is no such run.
     * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
       started without `evaluation.sources`.
+    * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
+    """
+    ProfileRun: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ProfileRunRequest, _coordinator_pb2.ProfileRunResponse]  # type: ignore[assignment]
+    """Records the next train steps of a run with torch's profiler, on every rank of
+    the learner, and waits for the trace files.
+
+    Training goes on, slower in these steps. A pause of the run interrupts the
+    recording between two steps. Canceling the call, or its deadline, drops the
+    recording. Not safe to retry: a repeat records other steps.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+    * `NOT_FOUND`: there is no such run.
+    * `FAILED_PRECONDITION`: the run has ended; it waits for workers, is paused,
+      or is stopping (NOT_TRAINING); another recording is under way
+      (PROFILE_UNDER_WAY); or the learner cannot write the files.
+    * `ABORTED` with the reason PROFILE_DROPPED: the learner was lost, or the run
+      ended, before the last of the steps; no file is written.
+    * `RESOURCE_EXHAUSTED`: the learner's disk is full.
     * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
     """
     UpdateRunConfig: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.UpdateRunConfigRequest, _coordinator_pb2.UpdateRunConfigResponse]  # type: ignore[assignment]
@@ -584,6 +624,32 @@ class CoordinatorServiceServicer(metaclass=_abc_1.ABCMeta):
         * `NOT_FOUND`: there is no such run.
         * `FAILED_PRECONDITION`: the run has ended, ends before the result, or was
           started without `evaluation.sources`.
+        * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
+        """
+
+    @_abc_1.abstractmethod
+    def ProfileRun(
+        self,
+        request: _coordinator_pb2.ProfileRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.ProfileRunResponse, _abc.Awaitable[_coordinator_pb2.ProfileRunResponse]]:
+        """Records the next train steps of a run with torch's profiler, on every rank of
+        the learner, and waits for the trace files.
+
+        Training goes on, slower in these steps. A pause of the run interrupts the
+        recording between two steps. Canceling the call, or its deadline, drops the
+        recording. Not safe to retry: a repeat records other steps.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+        * `NOT_FOUND`: there is no such run.
+        * `FAILED_PRECONDITION`: the run has ended; it waits for workers, is paused,
+          or is stopping (NOT_TRAINING); another recording is under way
+          (PROFILE_UNDER_WAY); or the learner cannot write the files.
+        * `ABORTED` with the reason PROFILE_DROPPED: the learner was lost, or the run
+          ended, before the last of the steps; no file is written.
+        * `RESOURCE_EXHAUSTED`: the learner's disk is full.
         * `UNAVAILABLE`: the run goes on after a restart, and its data are loading.
         """
 

@@ -830,6 +830,66 @@ class ExportModelResponse(_message.Message):
 Global___ExportModelResponse: _TypeAlias = ExportModelResponse  # noqa: Y015
 
 @_typing.final
+class ProfileRequest(_message.Message):
+    """Request of `LearnerService.Profile`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_STEPS_FIELD_NUMBER: _builtins.int
+    num_steps: _builtins.int
+    """Number of train steps to record, 1 to 10."""
+    def __init__(
+        self,
+        *,
+        num_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_steps", b"num_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileRequest: _TypeAlias = ProfileRequest  # noqa: Y015
+
+@_typing.final
+class ProfileResponse(_message.Message):
+    """Response of `LearnerService.Profile`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATHS_FIELD_NUMBER: _builtins.int
+    FIRST_VERSION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The trace file of each rank, rank 0 first, in the learner's data folder: a
+        trace in Chrome's format as JSON, compressed with gzip.
+        """
+
+    @_builtins.property
+    def first_version(self) -> _rollout_pb2.WeightVersion:
+        """The learner's version before the first recorded step."""
+
+    @_builtins.property
+    def version(self) -> _rollout_pb2.WeightVersion:
+        """The learner's version after the last recorded step."""
+
+    def __init__(
+        self,
+        *,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        first_version: _rollout_pb2.WeightVersion | None = ...,
+        version: _rollout_pb2.WeightVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_version", b"first_version", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_version", b"first_version", "paths", b"paths", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileResponse: _TypeAlias = ProfileResponse  # noqa: Y015
+
+@_typing.final
 class LearnerServiceGetStatusRequest(_message.Message):
     """Request of `LearnerService.GetStatus`."""
 

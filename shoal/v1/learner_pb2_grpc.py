@@ -91,6 +91,11 @@ class LearnerServiceStub:
                 request_serializer=shoal_dot_v1_dot_learner__pb2.ExportModelRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_learner__pb2.ExportModelResponse.FromString,
                 _registered_method=True)
+        self.Profile = channel.unary_unary(
+                '/shoal.v1.LearnerService/Profile',
+                request_serializer=shoal_dot_v1_dot_learner__pb2.ProfileRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_learner__pb2.ProfileResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/shoal.v1.LearnerService/GetStatus',
                 request_serializer=shoal_dot_v1_dot_learner__pb2.LearnerServiceGetStatusRequest.SerializeToString,
@@ -288,6 +293,27 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Profile(self, request, context):
+        """Records the next train steps of every rank with torch's profiler, and writes
+        a trace file for each rank.
+
+        Returns when the last of the steps has ended and the files are written. The
+        recording begins with the next step and also has what the learner does
+        between the steps. The steps count whether or not they are applied. A call
+        that is canceled, or whose deadline passes, drops the recording. So does the
+        end of the learner. Not safe to retry: a repeat records other steps.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+        * `FAILED_PRECONDITION`: not configured; another recording is under way
+        (PROFILE_UNDER_WAY); or the files cannot be written.
+        * `RESOURCE_EXHAUSTED`: the disk is full; nothing of a file is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Returns the state of the learner. Answers within a second at all times.
         Safe to retry.
@@ -343,6 +369,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.ExportModel,
                     request_deserializer=shoal_dot_v1_dot_learner__pb2.ExportModelRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_learner__pb2.ExportModelResponse.SerializeToString,
+            ),
+            'Profile': grpc.unary_unary_rpc_method_handler(
+                    servicer.Profile,
+                    request_deserializer=shoal_dot_v1_dot_learner__pb2.ProfileRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_learner__pb2.ProfileResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -605,6 +636,33 @@ class LearnerService:
             '/shoal.v1.LearnerService/ExportModel',
             shoal_dot_v1_dot_learner__pb2.ExportModelRequest.SerializeToString,
             shoal_dot_v1_dot_learner__pb2.ExportModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Profile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/shoal.v1.LearnerService/Profile',
+            shoal_dot_v1_dot_learner__pb2.ProfileRequest.SerializeToString,
+            shoal_dot_v1_dot_learner__pb2.ProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,

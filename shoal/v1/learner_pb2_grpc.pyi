@@ -184,6 +184,23 @@ class LearnerServiceStub:
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: the disk is full.
     """
+    Profile: _grpc.UnaryUnaryMultiCallable[_learner_pb2.ProfileRequest, _learner_pb2.ProfileResponse]
+    """Records the next train steps of every rank with torch's profiler, and writes
+    a trace file for each rank.
+
+    Returns when the last of the steps has ended and the files are written. The
+    recording begins with the next step and also has what the learner does
+    between the steps. The steps count whether or not they are applied. A call
+    that is canceled, or whose deadline passes, drops the recording. So does the
+    end of the learner. Not safe to retry: a repeat records other steps.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+    * `FAILED_PRECONDITION`: not configured; another recording is under way
+      (PROFILE_UNDER_WAY); or the files cannot be written.
+    * `RESOURCE_EXHAUSTED`: the disk is full; nothing of a file is left.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceGetStatusRequest, _learner_pb2.LearnerServiceGetStatusResponse]
     """Returns the state of the learner. Answers within a second at all times.
     Safe to retry.
@@ -344,6 +361,23 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     * `INVALID_ARGUMENT`: a name is not one of a folder.
     * `FAILED_PRECONDITION`: not configured.
     * `RESOURCE_EXHAUSTED`: the disk is full.
+    """
+    Profile: _aio.UnaryUnaryMultiCallable[_learner_pb2.ProfileRequest, _learner_pb2.ProfileResponse]  # type: ignore[assignment]
+    """Records the next train steps of every rank with torch's profiler, and writes
+    a trace file for each rank.
+
+    Returns when the last of the steps has ended and the files are written. The
+    recording begins with the next step and also has what the learner does
+    between the steps. The steps count whether or not they are applied. A call
+    that is canceled, or whose deadline passes, drops the recording. So does the
+    end of the learner. Not safe to retry: a repeat records other steps.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+    * `FAILED_PRECONDITION`: not configured; another recording is under way
+      (PROFILE_UNDER_WAY); or the files cannot be written.
+    * `RESOURCE_EXHAUSTED`: the disk is full; nothing of a file is left.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_learner_pb2.LearnerServiceGetStatusRequest, _learner_pb2.LearnerServiceGetStatusResponse]  # type: ignore[assignment]
     """Returns the state of the learner. Answers within a second at all times.
@@ -556,6 +590,29 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         * `INVALID_ARGUMENT`: a name is not one of a folder.
         * `FAILED_PRECONDITION`: not configured.
         * `RESOURCE_EXHAUSTED`: the disk is full.
+        """
+
+    @_abc_1.abstractmethod
+    def Profile(
+        self,
+        request: _learner_pb2.ProfileRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_learner_pb2.ProfileResponse, _abc.Awaitable[_learner_pb2.ProfileResponse]]:
+        """Records the next train steps of every rank with torch's profiler, and writes
+        a trace file for each rank.
+
+        Returns when the last of the steps has ended and the files are written. The
+        recording begins with the next step and also has what the learner does
+        between the steps. The steps count whether or not they are applied. A call
+        that is canceled, or whose deadline passes, drops the recording. So does the
+        end of the learner. Not safe to retry: a repeat records other steps.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: `num_steps` is not 1 to 10.
+        * `FAILED_PRECONDITION`: not configured; another recording is under way
+          (PROFILE_UNDER_WAY); or the files cannot be written.
+        * `RESOURCE_EXHAUSTED`: the disk is full; nothing of a file is left.
         """
 
     @_abc_1.abstractmethod

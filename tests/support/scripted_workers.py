@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 
 from shoal.config import RunConfig, parse_config
-from shoal.errors import FailedPrecondition, NotFound, Unavailable
+from shoal.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from shoal.rpc.channel import connect
 from shoal.rpc.server import RpcServer
 from shoal.v1 import (
@@ -307,6 +307,11 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.exports: list[str] = []
         self.configs: list[tuple[int, RunConfig]] = []
         """Configurations that replaced the first one, each with the policy version before its first step."""
+        self.profiled: list[int] = []
+        """The number of steps of each recording that was asked for."""
+        self.may_end_profile = asyncio.Event()
+        """While it is not set, no recording ends."""
+        self.num_dropped_profiles = 0
         self.stepping = asyncio.Event()
         self.num_publishes_in_step = 0
         self.created: list[int] = []
@@ -401,6 +406,19 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.plane.policy_version = int(request.files[0].path[1:]) if request.checkpoint_id else 0
         self.batches = self.batches[: self.plane.policy_version]
         return learner_pb2.LoadCheckpointResponse(version=self.plane.version())
+
+    async def Profile(self, request: learner_pb2.ProfileRequest, context: Any) -> learner_pb2.ProfileResponse:
+        if request.num_steps > 10:
+            raise InvalidArgument("num_steps must be 1 to 10", reason="INVALID_ARGUMENT")
+        self.profiled.append(request.num_steps)
+        first = self.plane.version()
+        try:
+            await self.may_end_profile.wait()
+        except asyncio.CancelledError:
+            self.num_dropped_profiles += 1
+            raise
+        paths = [f"/data/profiles/rank-{rank}.json.gz" for rank in range(2)]
+        return learner_pb2.ProfileResponse(paths=paths, first_version=first, version=self.plane.version())
 
     async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
         if request.export_name:

@@ -29,6 +29,7 @@ from services.coordinator.store.events import EVENTS, EventLog
 from services.coordinator.store.files.disk_errors import is_full, write_error
 from services.coordinator.store.run_record import RECORD, RunRecord, RunState
 from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.learner_client import Profile
 from services.coordinator.workers.registry import WorkerRegistry
 from shoal.concurrency import first_error
 from shoal.config import RunConfig
@@ -111,9 +112,16 @@ class ActiveRun:
 
     async def evaluate(self) -> EvaluationResult:
         """Requests an evaluation with `Evaluations.request`. Raises `Unavailable` before the first attempt."""
+        return await self._begun_attempt().evaluations.request()
+
+    async def profile(self, num_steps: int, within_s: float) -> Profile:
+        """Records train steps with `Profiles.record`. Raises `Unavailable` before the first attempt."""
+        return await self._begun_attempt().profiles.record(num_steps, within_s)
+
+    def _begun_attempt(self) -> Attempt:
         if self._attempt is None:
             raise Unavailable("the run loads its data; ask again in a moment")
-        return await self._attempt.evaluations.request()
+        return self._attempt
 
     async def drive(self) -> None:
         """Drives the run to its end and reports its final state. Raises nothing."""

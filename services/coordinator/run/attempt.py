@@ -32,6 +32,7 @@ from services.coordinator.run.full_disk import FullDisk
 from services.coordinator.run.group_flow import GroupFlow, last_order_number
 from services.coordinator.run.loop import RunLoop
 from services.coordinator.run.policy import Policy
+from services.coordinator.run.profiles import Profiles
 from services.coordinator.run.recovery import recover
 from services.coordinator.run.run_parts import RunParts
 from services.coordinator.run.saving import Saving, StepBoundary
@@ -78,6 +79,7 @@ class Attempt:
         )
         self._checkpoints = Checkpoints(record.folder, mirroring, record.inputs)
         self._saving = Saving(run, self._policy, self._checkpoints, self._ledger, self._full_disk)
+        self.profiles = Profiles(run, self._policy.learner)
         self._boundary = StepBoundary(controls, run.fleet, self._saving)
         self.evaluations = Evaluations(run, self._rollout, self._policy.version, self._boundary, inputs.held_out)
         self._exports = Exports(run, self._policy.learner, self.evaluations, self._full_disk)
@@ -103,6 +105,7 @@ class Attempt:
         finally:
             if self._checking is not None:
                 self._checking.cancel()
+            self.profiles.close()
             await self._saving.abandon()
             await self.evaluations.cancel()
             self._episodes.stages.close()

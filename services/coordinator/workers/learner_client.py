@@ -48,6 +48,16 @@ class StepResult:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Profile:
+    """The train steps that the learner has recorded."""
+
+    paths: Sequence[str]
+    """The trace file of each rank, by rank, on the learner's storage."""
+    first_step: int
+    last_step: int
+
+
 class LearnerClient:
     """Calls the learner's rank 0."""
 
@@ -211,6 +221,15 @@ class LearnerClient:
         async with self._shown_alive(f"writing export {export_name}" if export_name else "writing the trained model"):
             response = await self._call(lambda stub: stub.ExportModel(request, timeout=self._storage_timeout_s))
         return str(response.path)
+
+    async def profile(self, num_steps: int, within_s: float) -> Profile:
+        """Records the next train steps, and waits at most `within_s` for the files. A cancellation drops them."""
+        request = learner_pb2.ProfileRequest(num_steps=num_steps)
+        # A repeat would record other steps.
+        response = await self._call(lambda stub: stub.Profile(request, timeout=within_s), is_repeatable=False)
+        return Profile(
+            tuple(response.paths), response.first_version.policy_version + 1, response.version.policy_version
+        )
 
     def _shown_alive(self, work: str, first_after_s: float | None = None) -> AbstractAsyncContextManager[None]:
         """Shows long work of the learner by the status that it sends with its heartbeats."""

@@ -69,6 +69,10 @@ class Command(IntEnum):
     """SetHyperparametersRequest."""
     RESTART = 10
     """Leave, so that torchrun starts the rank again; no message."""
+    PROFILE = 11
+    """ProfileRequest."""
+    DROP_PROFILE = 12
+    """Drop the recording of train steps; no message."""
 
 
 class ProcessGroup:

@@ -57,6 +57,7 @@ SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "StopRun": _OPERATOR,
         "SaveCheckpoint": _OPERATOR,
         "Evaluate": _OPERATOR,
+        "ProfileRun": _OPERATOR,
         "UpdateRunConfig": _OPERATOR,
         "RegisterWorker": _WORKER,
         "Heartbeat": _WORKER,
@@ -98,6 +99,7 @@ SERVICES: dict[str, dict[str, frozenset[Role]]] = {
         "SaveCheckpoint": _COORDINATOR,
         "LoadCheckpoint": _COORDINATOR,
         "ExportModel": _COORDINATOR,
+        "Profile": _COORDINATOR,
         "GetStatus": _READERS,
     },
     # Services that describe a server. Health is open to everyone who can connect.

@@ -86,5 +86,6 @@ async def test_a_call_for_a_run_that_is_not_active_is_in_the_log_alone(
 def test_every_call_that_steers_a_run_is_recorded() -> None:
     names = {method.rpartition("/")[2] for method in AUDITED}
     assert names == {
-        "StartRun", "PauseRun", "ResumeRun", "StopRun", "SaveCheckpoint", "Evaluate", "UpdateRunConfig",
+        "StartRun", "PauseRun", "ResumeRun", "StopRun", "SaveCheckpoint", "Evaluate", "ProfileRun",
+        "UpdateRunConfig",
     }  # fmt: skip

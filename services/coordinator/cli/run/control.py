@@ -1,4 +1,4 @@
-"""`shoal run start | pause | resume | update | stop | checkpoint | evaluate`: control the runs of a coordinator."""
+"""`shoal run start | pause | resume | update | stop | checkpoint | evaluate | profile`: control runs."""
 
 import shlex
 from collections.abc import Sequence
@@ -155,6 +155,25 @@ def evaluate(run: RunName = "", coordinator: Coordinator = "", output: OutputOpt
         f"number of scored answers: {response.num_scored}"
     )
     print_pairs([(name, f"{value:g}") for name, value in sorted(response.metrics.items())])
+
+
+def profile(
+    run: RunName = "",
+    coordinator: Coordinator = "",
+    steps: Annotated[int, typer.Option("--steps", help="Number of train steps, 1 to 10.")] = 2,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Record the next train steps with torch's profiler, on each rank of the learner. Waits for the trace files."""
+    from services.coordinator import client
+
+    response = client.profile_run(checked_address(coordinator), run, steps)
+    if output is Output.JSON:
+        print_message(response)
+        return
+    print(
+        f"train steps {response.first_step} to {response.last_step} are recorded; https://ui.perfetto.dev shows them:"
+    )
+    print("\n".join(response.paths))
 
 
 def _set(overrides: Sequence[str]) -> list[str]:

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from services.learner import commands as module
-from services.learner.commands import LearnerCommands, follow
+from services.learner.commands import LearnerCommands
+from services.learner.follower import follow
 from services.learner.ranks.process_group import Command
 from shoal.errors import InvalidArgument
 from tests.support.configs import run_config
