@@ -92,7 +92,12 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServiceServicer):
         within_s = context.time_remaining()
         run = self._runs.active(request.run_id)
         profile = await run.profile(request.num_steps, math.inf if within_s is None else within_s)
-        return pb.ProfileRunResponse(paths=profile.paths, first_step=profile.first_step, last_step=profile.last_step)
+        return pb.ProfileRunResponse(
+            paths=profile.paths,
+            first_step=profile.first_step,
+            last_step=profile.last_step,
+            is_partial=profile.is_partial,
+        )
 
     async def UpdateRunConfig(self, request: pb.UpdateRunConfigRequest, context: Context) -> pb.UpdateRunConfigResponse:
         run = self._runs.active(request.run_id)

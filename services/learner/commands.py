@@ -138,6 +138,7 @@ class LearnerCommands:
         elif config.kl.needs_reference:
             reference = PolicyWithoutAdapters(engine, policy.lm)
         self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
+        self._learner.after_row = self.profiler.after_row
         self.manifest = make_manifest(engine, config, model)
         sizes = {"num_parameters": sum(map(math.prod, engine.shapes.values())), "num_trained": engine.num_trained}
         settled = {"zero_stage": settings.zero_stage, "compute_dtype": settings.compute_dtype}

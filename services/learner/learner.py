@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,6 +92,8 @@ class Learner:
         self.num_optimizer_steps = 0
         self.kl_coef = config.kl.coef
         """The weight of the KL in the loss. The weight is adapted after each step if `kl.target` is set."""
+        self.after_row: Callable[[], None] = lambda: None
+        """Is called after the backward pass of each row."""
 
     @property
     def export_dtype(self) -> str:
@@ -229,6 +231,7 @@ class Learner:
                 self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
                 sums.add(result)
                 logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
+                self.after_row()
         return Gradient(sums.all_reduce(process_group), process_group.all_reduce(logprobs_N).float(), num_rows, work)
 
     def _pack(self, groups: Sequence[TrainGroup]) -> tuple[list[PackedRow], int]:

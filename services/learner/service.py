@@ -267,6 +267,7 @@ class LearnerService(LearnerServiceServicer):
             paths=map(str, profile.paths),
             first_version=version_to_wire(profile.first_version),
             version=version_to_wire(profile.version),
+            is_partial=profile.is_partial,
         )
 
     async def GetStatus(

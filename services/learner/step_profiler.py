@@ -20,6 +20,10 @@ from shoal.errors import Aborted, Internal, ShoalError
 from shoal.paths import step_name
 from shoal.rollout import WeightVersion
 
+MAX_LAYER_ROWS = 2000
+"""The most rows of a recording, times the layers of the model: about two million operations, or 3 GiB.
+
+While torch processes them, for some seconds, no other thread of the process runs, and heartbeats stop."""
 _COMPRESSION = 1
 """Level of gzip. Operations repeat, so the lowest level already makes a trace 14 times smaller."""
 
@@ -34,6 +38,8 @@ class Profile:
     """The version before the first step."""
     version: WeightVersion
     """The version after the last step."""
+    is_partial: bool
+    """Whether the traces end within the last step, since more rows would be too many."""
 
 
 @dataclass
@@ -41,6 +47,9 @@ class _Recording:
     folder: Path
     num_left: int
     """Steps that are still to be recorded."""
+    num_rows_left: int = 0
+    is_partial: bool = False
+    """Whether the profiler was stopped within a step, which is the last one then."""
     first_version: WeightVersion | None = None
     """The version before the first recorded step; None before that step."""
     profiler: Any = field(default_factory=lambda: profile(activities=_activities()))
@@ -55,7 +64,7 @@ class StepProfiler:
         self._recording: _Recording | None = None
 
     def begin(self, folder: Path, num_steps: int) -> "Future[Profile]":
-        """Records the next `num_steps` train steps, and drops an earlier recording.
+        """Records the next `num_steps` train steps, or fewer if they have many rows, and drops an earlier recording.
 
         The future has the result once each rank has written a trace below `folder`. Otherwise it has the error of a
         rank: `ResourceExhausted` for a full disk, `FailedPrecondition` for a folder that cannot be written.
@@ -69,7 +78,7 @@ class StepProfiler:
         """Ends a recording without a result."""
         recording, self._recording = self._recording, None
         if recording is not None:
-            if recording.first_version is not None:
+            if recording.first_version is not None and not recording.is_partial:
                 recording.profiler.stop()
             recording.future.set_exception(
                 Aborted("the recording of train steps was dropped", reason=ErrorReason.PROFILE_DROPPED)
@@ -87,6 +96,7 @@ class StepProfiler:
             return
         if recording.first_version is None:
             recording.first_version = learner.version
+            recording.num_rows_left = max(1, MAX_LAYER_ROWS // learner.lm.config.get_text_config().num_hidden_layers)
             recording.profiler.start()
         with record_function(f"train step {learner.version.policy_version + 1}"):
             yield
@@ -95,8 +105,19 @@ class StepProfiler:
             self._recording = None
             self._finish(recording, recording.first_version, learner.version)
 
+    def after_row(self) -> None:
+        """Ends a recording that has too many rows. Call it after each row of a step."""
+        recording = self._recording
+        if recording is None or recording.first_version is None or recording.is_partial:
+            return
+        recording.num_rows_left -= 1
+        if not recording.num_rows_left:
+            recording.profiler.stop()
+            recording.is_partial, recording.num_left = True, 1
+
     def _finish(self, recording: _Recording, first_version: WeightVersion, version: WeightVersion) -> None:
-        recording.profiler.stop()
+        if not recording.is_partial:
+            recording.profiler.stop()
         name, group = step_name(first_version.policy_version + 1), self._process_group
         paths = tuple(recording.folder / f"{name}-rank-{rank}.json.gz" for rank in range(group.size))
         try:
@@ -107,7 +128,7 @@ class StepProfiler:
                 paths[group.rank].unlink()
             recording.future.set_exception(error)
         else:
-            recording.future.set_result(Profile(paths, first_version, version))
+            recording.future.set_result(Profile(paths, first_version, version, recording.is_partial))
 
 
 def write_trace(profiler: Any, path: Path) -> None:

@@ -832,10 +832,15 @@ class ProfileRunResponse(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
+    IS_PARTIAL_FIELD_NUMBER: _builtins.int
     first_step: _builtins.int
     """The first recorded step."""
     last_step: _builtins.int
     """The last recorded step. Steps that were not applied have no number."""
+    is_partial: _builtins.bool
+    """Whether the traces end within the last recorded step, because more rows
+    would take too much of the learner's time and memory.
+    """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The trace file of each rank of the learner, rank 0 first, on the learner's
@@ -848,10 +853,11 @@ class ProfileRunResponse(_message.Message):
         paths: _abc.Iterable[_builtins.str] | None = ...,
         first_step: _builtins.int = ...,
         last_step: _builtins.int = ...,
+        is_partial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "last_step", b"last_step", "paths", b"paths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "is_partial", b"is_partial", "last_step", b"last_step", "paths", b"paths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

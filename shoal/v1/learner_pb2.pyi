@@ -860,6 +860,11 @@ class ProfileResponse(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     FIRST_VERSION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    IS_PARTIAL_FIELD_NUMBER: _builtins.int
+    is_partial: _builtins.bool
+    """Whether the traces end within the last recorded step, because more rows
+    would take too much of the learner's time and memory.
+    """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The trace file of each rank, rank 0 first, in the learner's data folder: a
@@ -880,10 +885,11 @@ class ProfileResponse(_message.Message):
         paths: _abc.Iterable[_builtins.str] | None = ...,
         first_version: _rollout_pb2.WeightVersion | None = ...,
         version: _rollout_pb2.WeightVersion | None = ...,
+        is_partial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["first_version", b"first_version", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_version", b"first_version", "paths", b"paths", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_version", b"first_version", "is_partial", b"is_partial", "paths", b"paths", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

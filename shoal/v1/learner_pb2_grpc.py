@@ -299,8 +299,8 @@ class LearnerServiceServicer:
 
         Returns when the last of the steps has ended and the files are written. The
         recording begins with the next step and also has what the learner does
-        between the steps. The steps count whether or not they are applied. A call
-        that is canceled, or whose deadline passes, drops the recording. So does the
+        between the steps. The steps count whether or not they are applied. A
+        recording of many rows ends early. A call that is canceled, or whose deadline passes, drops the recording. So does the
         end of the learner. Not safe to retry: a repeat records other steps.
 
         Errors:

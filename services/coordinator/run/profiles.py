@@ -51,6 +51,7 @@ class Profiles:
             paths=list(profile.paths),
             first_step=first,
             last_step=last,
+            is_partial=profile.is_partial,
         )
         return profile
 

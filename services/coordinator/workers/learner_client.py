@@ -56,6 +56,8 @@ class Profile:
     """The trace file of each rank, by rank, on the learner's storage."""
     first_step: int
     last_step: int
+    is_partial: bool
+    """Whether the traces end within the last step."""
 
 
 class LearnerClient:
@@ -228,7 +230,10 @@ class LearnerClient:
         # A repeat would record other steps.
         response = await self._call(lambda stub: stub.Profile(request, timeout=within_s), is_repeatable=False)
         return Profile(
-            tuple(response.paths), response.first_version.policy_version + 1, response.version.policy_version
+            tuple(response.paths),
+            response.first_version.policy_version + 1,
+            response.version.policy_version,
+            response.is_partial,
         )
 
     def _shown_alive(self, work: str, first_after_s: float | None = None) -> AbstractAsyncContextManager[None]:

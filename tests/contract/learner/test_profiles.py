@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from services.learner import step_profiler
 from services.learner.commands import LearnerCommands
 from services.learner.ranks.process_group import ProcessGroup
 from services.learner.service import LearnerService
@@ -82,6 +83,7 @@ async def test_a_trace_has_the_recorded_steps_with_their_operations_and_no_other
     await train(client, "after")
     assert version_from_wire(response.first_version).policy_version == first - 1
     assert version_from_wire(response.version).policy_version == first + 1
+    assert not response.is_partial
     [path] = response.paths
     assert Path(path) == client.run_dir / "profiles" / f"step-{first:08d}-rank-0.json.gz"
     assert [file.name for file in Path(path).parent.iterdir()] == [Path(path).name], "another file is left"
@@ -90,6 +92,20 @@ async def test_a_trace_has_the_recorded_steps_with_their_operations_and_no_other
     assert steps == [f"train step {first}", f"train step {first + 1}"], steps
     needed = {"aten::embedding", "aten::linear", "aten::silu", "TokenLogprobsBackward", "aten::_fused_adamw_"}
     assert needed <= names, f"the trace lacks {needed - names}"
+
+
+async def test_a_recording_of_too_many_rows_ends_within_a_step(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_profiler, "MAX_LAYER_ROWS", 4)  # Two rows of two layers; each step has one row.
+    first = (await client.version()).policy_version + 1
+    recording = await begun(client, num_steps=5)
+    await train(client, "one of two rows")
+    assert not recording.done()
+    await train(client, "two of two rows")
+    response = await recording
+    assert response.is_partial and version_from_wire(response.version).policy_version == first + 1, response
+    names = [event["name"] for event in events_of(response.paths[0])]
+    assert names.count("TokenLogprobsBackward") == 2, "it has the backward passes of two rows"
+    assert names.count("aten::_fused_adamw_") == 1, "it has the optimizer's step of the first train step alone"
 
 
 @pytest.mark.parametrize("num_steps", [-1, 0, 11])

@@ -170,10 +170,11 @@ def profile(
     if output is Output.JSON:
         print_message(response)
         return
-    print(
-        f"train steps {response.first_step} to {response.last_step} are recorded; https://ui.perfetto.dev shows them:"
-    )
+    first, last = response.first_step, response.last_step
+    print(f"train steps {first} to {last} are recorded; https://ui.perfetto.dev shows the files:")
     print("\n".join(response.paths))
+    if response.is_partial:
+        print(f"the files end within step {last}, since a recording has a limited number of rows")
 
 
 def _set(overrides: Sequence[str]) -> list[str]:

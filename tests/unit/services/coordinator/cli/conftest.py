@@ -109,6 +109,11 @@ class ScriptedCoordinator(coordinator_pb2_grpc.CoordinatorServiceServicer):
     def SaveCheckpoint(self, request, context):  # type: ignore[no-untyped-def]
         return pb.SaveCheckpointResponse(checkpoint_id="step-00000003", policy_version=3)
 
+    def ProfileRun(self, request, context):  # type: ignore[no-untyped-def]
+        self.requests.append(f"profile {request.num_steps}")
+        paths = [f"/data/sums/profiles/step-00000004-rank-{rank}.json.gz" for rank in range(2)]
+        return pb.ProfileRunResponse(paths=paths, first_step=4, last_step=3 + request.num_steps)
+
     def ListWorkers(self, request, context):  # type: ignore[no-untyped-def]
         worker = pb.Worker(
             worker_id="generator-1", kind=worker_pb2.WORKER_KIND_GENERATOR, address="10.0.0.1:7000",

@@ -1,5 +1,6 @@
 """`shoal run ...` against a coordinator that follows a script, over real gRPC."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,18 @@ def test_each_control_command_calls_its_rpc(shoal: Shoal, scripted: Any) -> None
 def test_a_checkpoint_is_named(shoal: Shoal) -> None:
     code, text, _ = shoal("run", "checkpoint")
     assert code == 0 and "step-00000003" in text, text
+
+
+def test_a_profile_prints_the_recorded_steps_and_a_file_in_each_line(shoal: Shoal, scripted: Any) -> None:
+    code, text, _ = shoal("run", "profile", "--steps", "3")
+    first, *paths = text.splitlines()
+    assert code == 0 and "steps 4 to 6" in first, text
+    assert paths == [f"/data/sums/profiles/step-00000004-rank-{rank}.json.gz" for rank in range(2)]
+    code, text, _ = shoal("run", "profile", "-o", "json")
+    assert code == 0 and json.loads(text) == {
+        "paths": paths, "first_step": 4, "last_step": 5, "is_partial": False,
+    }, text  # fmt: skip
+    assert scripted.requests == ["profile 3", "profile 2"]
 
 
 def test_a_run_is_started_with_overrides_and_watched(shoal: Shoal, scripted: Any) -> None:

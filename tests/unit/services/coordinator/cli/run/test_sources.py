@@ -62,7 +62,17 @@ def test_a_run_is_looked_at_by_the_path_of_its_folder(
 
 @pytest.mark.parametrize(
     "command",
-    [["status"], ["pause"], ["resume"], ["stop"], ["checkpoint"], ["evaluate"], ["update"], ["start", "--resume"]],
+    [
+        ["status"],
+        ["pause"],
+        ["resume"],
+        ["stop"],
+        ["checkpoint"],
+        ["evaluate"],
+        ["profile"],
+        ["update"],
+        ["start", "--resume"],
+    ],
 )
 def test_a_coordinator_is_asked_for_no_path(shoal: Shoal, scripted: Any, command: list[str]) -> None:
     code, _, error = shoal("run", *command, "runs/sums", "--coordinator", "127.0.0.1:1")
