@@ -38,7 +38,7 @@ from services.learner.learner import Learner
 from services.learner.model.flops import Work, peak_of
 from services.learner.model.packing import pack_for_rank
 from services.learner.ranks.process_group import ProcessGroup
-from shoal.config import RunConfig, parse_config
+from shoal.config import parse_config
 from shoal.models.model_folder import resolve_model
 from shoal.rollout import TrainBatch, TrainGroup
 from tests.support.operations import Operations
@@ -129,7 +129,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     contestants: dict[str, Callable[[], None]] = {"learner": learner_step}
     if not options.no_bare:
-        contestants = {"bare": Bare(resolve_model(str(model)), groups, config, device, dtype).step, **contestants}
+        contestants = {"bare": Bare(resolve_model(str(model)), groups, learner, dtype).step, **contestants}
     taken = time_in_turn(contestants, options.repeats, device)
     figures = {}
     for name, step in contestants.items():
@@ -177,7 +177,7 @@ def sequences_of(groups: Sequence[TrainGroup]) -> list[np.ndarray]:
 
 def describe(groups: Sequence[TrainGroup], learner: Learner) -> dict[str, Any]:
     """Counts tokens, rows and model FLOPs of a step."""
-    rows, _ = pack_for_rank(groups, max_tokens=learner.config.learner.pack_tokens, rank=0, num_ranks=1)
+    rows, _ = pack_for_rank(groups, max_tokens=learner.pack_tokens, rank=0, num_ranks=1)
     work = Work()
     for row in rows:
         work.add(learner.flops.of(row))
@@ -192,15 +192,13 @@ def describe(groups: Sequence[TrainGroup], learner: Learner) -> dict[str, Any]:
 class Bare:
     """A training loop in plain transformers and torch."""
 
-    def __init__(
-        self, folder: Path, groups: Sequence[TrainGroup], config: RunConfig, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, folder: Path, groups: Sequence[TrainGroup], learner: Learner, dtype: torch.dtype) -> None:
         self._lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-        self._lm.to(device).train()
+        self._device, self._dtype = learner.engine.device, dtype
+        self._lm.to(self._device).train()
         self._optimizer = torch.optim.AdamW(self._lm.parameters(), lr=1e-6, fused=True)
-        self._device, self._dtype = device, dtype
-        self._max_norm = config.learner.max_grad_norm
-        self._batches = list(_batches(groups, config.learner.pack_tokens))
+        self._max_norm = learner.config.learner.max_grad_norm
+        self._batches = list(_batches(groups, learner.pack_tokens))
 
     def step(self) -> None:
         for tokens, counts in self._batches:

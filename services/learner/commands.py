@@ -18,6 +18,7 @@ from services.learner.engine.deepspeed_settings import (
     settle_kernels,
     settle_on_machine,
 )
+from services.learner.engine.memory_settings import settle_on_memory
 from services.learner.engine.reference import PolicyWithoutAdapters, Reference, ReferenceModel
 from services.learner.engine.sharded_loading import load_model
 from services.learner.learner import Learner, StepResult
@@ -49,6 +50,7 @@ from shoal.wire import int32_from_wire, invalid, supports_from_wire, version_fro
 from shoal.worker.lifecycle import Progress, silent
 
 _log = logging.getLogger(__name__)
+_SETTLED = {"zero_stage", "compute_dtype", "pack_tokens", "gradient_checkpointing"}
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,7 @@ class LearnerCommands:
         every rank alike, `InvalidArgument` if a rank cannot load the model, and `FailedPrecondition` if the trained
         weights could not be exported in the form of the model's files.
         """
-        self._run_dir = self._data_dir / run_id
-        self._shares_gpu = config.launch.single_gpu
+        self._run_dir, self._shares_gpu = self._data_dir / run_id, config.launch.single_gpu
         process_group = self.process_group
         self._drop_learner()
         settings = settle_on_machine(
@@ -107,6 +108,7 @@ class LearnerCommands:
             progress("checking the model")
             model = model_config(folder)
             check_model(folder, settings, trust_remote_code=config.model.trust_remote_code)
+        settings = settle_on_memory(config, settings, folder, process_group)
         load = partial(load_model, process_group=process_group, trust_remote_code=config.model.trust_remote_code)
         progress("reading the weights")
         policy = load_policy(
@@ -137,12 +139,12 @@ class LearnerCommands:
             reference = ReferenceModel(loaded, settings, device=process_group.device)
         elif config.kl.needs_reference:
             reference = PolicyWithoutAdapters(engine, policy.lm)
-        self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model)
+        tokens = settings.row_tokens
+        self._learner = Learner(config, process_group, engine, reference, lm=policy.lm, model=model, pack_tokens=tokens)
         self._learner.after_row = self.profiler.after_row
         self.manifest = make_manifest(engine, config, model)
         sizes = {"num_parameters": sum(map(math.prod, engine.shapes.values())), "num_trained": engine.num_trained}
-        settled = {"zero_stage": settings.zero_stage, "compute_dtype": settings.compute_dtype}
-        _log.info("model loaded", extra={"model": str(folder), **settled, **sizes})
+        _log.info("model loaded", extra={"model": str(folder), **settings.model_dump(include=_SETTLED), **sizes})
 
     def _drop_learner(self) -> None:
         if self._learner is not None:

@@ -80,14 +80,19 @@ class Learner:
         *,
         lm: Any,
         model: ModelDescription,
+        pack_tokens: int,
     ) -> None:
-        """`lm` is the transformers model that the engine trains; `model` is the description in the model's files."""
+        """`lm` is the transformers model that the engine trains; `model` is the description in the model's files.
+
+        `pack_tokens` is the maximum number of tokens in a packed row.
+        """
         self.config = config
         self.process_group = process_group
         self.engine = engine
         self.reference = reference
         self.lm = lm
         self.model = model
+        self.pack_tokens = pack_tokens
         self.version = WeightVersion(attempt=0, policy_version=0)
         self.num_optimizer_steps = 0
         self.kl_coef = config.kl.coef
@@ -238,7 +243,7 @@ class Learner:
         process_group = self.process_group
         return pack_for_rank(
             groups,
-            max_tokens=self.config.learner.pack_tokens,
+            max_tokens=self.pack_tokens,
             rank=process_group.data_rank,
             num_ranks=process_group.data_size,
         )
@@ -293,7 +298,7 @@ class Learner:
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
         scored: list[Float32Array] = []
-        for chunk in _chunks(sequences, self.config.learner.pack_tokens):
+        for chunk in _chunks(sequences, self.pack_tokens):
             of_chunk = supports[len(scored) : len(scored) + len(chunk)]
             logprobs_C = model(sequence_row(chunk, of_chunk).to(self.process_group.device), temperature)
             lengths = [len(support.counts) for support in of_chunk] or [len(sequence) - 1 for sequence in chunk]

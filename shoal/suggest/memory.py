@@ -15,6 +15,8 @@ from shoal.suggest.shape import ModelShape
 GIB = 2**30
 RUNTIME_BYTES = int(1.5 * GIB)
 """Memory of the CUDA context, kernels and graphs, in each process that uses a GPU."""
+FREE_SHARE = 0.9
+"""Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 _FLOAT32, _BFLOAT16 = 4, 2
 _FOUR_BITS = 0.5 + _FLOAT32 / 64
 """Bytes of a weight in 4 bits: the weight's code, and its share of the scale that 64 weights have in common."""
@@ -49,8 +51,8 @@ class Memory:
         return sum(self.host.values())
 
 
-def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
-    """Estimates the memory of one learner rank.
+def learner_memory(config: RunConfig, shape: ModelShape, *, is_fused: bool = True) -> Memory:
+    """Estimates the memory of one learner rank. `is_fused` means that the fused modules run, as on a GPU.
 
     Trained weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has a second
     copy of the weights that it updates. The ranks divide the optimizer and this copy (from stage 1), the gradients
@@ -82,7 +84,7 @@ def learner_memory(config: RunConfig, shape: ModelShape) -> Memory:
         host["weights"] = parts["weights"]
         parts["weights"] = 0.0
     in_pass = {
-        "activations": _activations(config, shape, compute),
+        "activations": _activations(config, shape, compute, is_fused=is_fused and shape.can_be_fused),
         "output layer": _output_layer(config, shape, compute),
     }
     parts |= in_pass | _buffers(stage, shape, compute)
@@ -121,21 +123,25 @@ def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
     return {"buffers": float(_FLOAT32 * _BUCKET_ELEMENTS) if stage else 0.0}
 
 
-def _activations(config: RunConfig, shape: ModelShape, compute: int) -> float:
+def _activations(config: RunConfig, shape: ModelShape, compute: int, *, is_fused: bool) -> float:
     """Estimates the activations that are kept for the backward pass, and the activations of that pass in one layer.
 
-    The residual stream and the norms are float32; projections keep their inputs in the compute type. In attention each
-    completion has a copy of its prompt; elsewhere the prompt occurs once.
+    The residual stream is float32; projections keep their inputs in the compute type. Plain norms also keep their
+    normalized states in float32, and a plain MLP keeps the activation of the gate. Fused modules keep neither, and
+    their gradients overwrite what they kept. In attention each completion has a copy of its prompt; elsewhere the
+    prompt occurs once.
     """
     learner = config.learner
-    tokens = learner.pack_tokens / learner.sequence_parallel_size
+    tokens = learner.row_tokens / learner.sequence_parallel_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
     attention = compute * (2 * queries + 2 * keys) * _attention_share(config)
-    norms = 4 * _FLOAT32 * shape.hidden + 2 * compute * shape.hidden
-    projections = compute * (queries + 4 * shape.intermediate)
+    norms = (2 if is_fused else 4) * _FLOAT32 * shape.hidden + 2 * compute * shape.hidden
+    if shape.has_query_norms:
+        norms += (compute if is_fused else compute + _FLOAT32) * (queries + keys)
+    projections = compute * (queries + (3 if is_fused else 4) * shape.intermediate)
     layer = tokens * (attention + norms + projections)
     # The gradients of the current layer: those of the products in its MLP and of the residual stream.
-    gradient = tokens * (3 * compute * shape.intermediate + 2 * _FLOAT32 * shape.hidden)
+    gradient = tokens * ((1 if is_fused else 3) * compute * shape.intermediate + 2 * _FLOAT32 * shape.hidden)
     if learner.gradient_checkpointing:
         return shape.num_layers * tokens * _FLOAT32 * shape.hidden + layer + gradient
     return shape.num_layers * layer + gradient
@@ -144,7 +150,7 @@ def _activations(config: RunConfig, shape: ModelShape, compute: int) -> float:
 def _attention_share(config: RunConfig) -> float:
     """Returns the tokens in attention per token of a row that is full of completions of one prompt."""
     prompt, completion = config.data.max_prompt_tokens, config.sampling.max_completion_tokens
-    fitting = max(1, (config.learner.pack_tokens - prompt) // completion)
+    fitting = max(1, (config.learner.row_tokens - prompt) // completion)
     siblings = min(config.grpo.group_size, fitting)
     return siblings * (prompt + completion) / (prompt + siblings * completion)
 
@@ -158,7 +164,7 @@ def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
     learner = config.learner
     bytes_per_token = compute * shape.vocab_size
     chunk_tokens = learner.chunk_tokens(bytes_per_token, on_cpu=False)
-    tokens = min(chunk_tokens, learner.pack_tokens / learner.sequence_parallel_size)
+    tokens = min(chunk_tokens, learner.row_tokens / learner.sequence_parallel_size)
     gradient = 0 if learner.lora.is_on else 2 * compute * shape.vocab_size * shape.hidden
     return bytes_per_token * tokens + gradient
 

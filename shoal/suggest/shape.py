@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from shoal.errors import InvalidArgument
 from shoal.models.model_folder import read_json, resolve_model
 
+_QUERY_NORMS = ("olmo2", "olmo3", "qwen3")
+_FUSED = ("llama", "mistral", "qwen2", "smollm3", *_QUERY_NORMS)
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -19,6 +22,10 @@ class ModelShape:
     vocab_size: int
     ties_embeddings: bool
     has_attention_bias: bool
+    has_query_norms: bool
+    """Whether queries and keys are normalized."""
+    can_be_fused: bool
+    """Whether the learner's fused modules for GPUs compute the norms and the MLP."""
 
     @property
     def num_parameters(self) -> int:
@@ -84,6 +91,8 @@ def model_shape(path: str, revision: str | None = None) -> ModelShape:
             vocab_size=int(config["vocab_size"]),
             ties_embeddings=bool(config.get("tie_word_embeddings", False)),
             has_attention_bias=bool(config.get("attention_bias") or config.get("model_type") == "qwen2"),
+            has_query_norms=config.get("model_type") in _QUERY_NORMS,
+            can_be_fused=config.get("model_type") in _FUSED,
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidArgument(f"--model {path}: config.json does not give the size of the model ({error})") from None

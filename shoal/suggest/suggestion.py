@@ -8,7 +8,7 @@ from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
 from shoal.errors import InvalidArgument
 from shoal.suggest.cost import H100, Rates, StepTime, step_time
-from shoal.suggest.memory import GIB, RUNTIME_BYTES, Memory, generator_memory, learner_memory
+from shoal.suggest.memory import FREE_SHARE, GIB, RUNTIME_BYTES, Memory, generator_memory, learner_memory
 from shoal.suggest.shape import ModelShape, model_shape
 from shoal.suggest.tasks import SMALL_GPU_GB, TASKS, Task
 from shoal.translate.shared.draft import Draft, Origin
@@ -20,8 +20,6 @@ _RANKS = (2, 4, 8, 16, 32, 64)
 _ADAPTERS: dict[str, Any] = {"learner.lora.rank": 16, "learner.lora.alpha": 32, "learner.learning_rate": 5e-5}
 """Learning rate of adapters. AdamW moves a weight by about the learning rate in a step: 250 steps at 5e-5 add up to
 0.0125. The 20 steps of configs/quickstart-lora.toml, from 1e-3 down to 0, add up to 0.0105."""
-_FREE_SHARE = 0.9
-"""Usable share of a GPU's memory: the runtime and fragmentation take the rest."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     if not gpu_memory_gb > 0:
         raise InvalidArgument(f"--gpu-memory-gb {gpu_memory_gb:g} must be above 0")
     shape, chosen = model_shape(model), TASKS[task]
-    budget = gpu_memory_gb * 1e9 * _FREE_SHARE - RUNTIME_BYTES
+    budget = gpu_memory_gb * 1e9 * FREE_SHARE - RUNTIME_BYTES
     for placement in _placements(is_small=gpu_memory_gb <= SMALL_GPU_GB):
         draft = _draft(task, chosen, gpu_memory_gb, model, placement)
         config = parse_config(draft.nested())
@@ -144,7 +142,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
     config = parse_config(draft.nested())
     whole = gpu_memory_gb * 1e9
     if config.launch.single_gpu:
-        left = whole * _FREE_SHARE - RUNTIME_BYTES - learner.total
+        left = whole * FREE_SHARE - RUNTIME_BYTES - learner.total
         share = min(0.85, max(0.05, int(left / whole * 100) / 100))
         draft.set("generator.gpu_memory_utilization", share, Origin("the memory that the learner leaves", True))
     free = (draft.values.get("generator.gpu_memory_utilization", 0.9)) * whole

@@ -72,7 +72,7 @@ def test_a_learner_takes_the_memory_that_suggest_expects(
         "launch": {"num_learner_ranks": num_ranks},
     }
     peaks = measure(tmp_path, values, num_ranks)
-    expected = learner_memory(parse_config(values), model_shape(MODEL))
+    expected = learner_memory(parse_config(values), model_shape(MODEL), is_fused=False)
     ratio = max(peaks) / (expected.total + RUNTIME_BYTES)
     parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in expected.parts.items() if size)
     shown = " and ".join(f"{peak / GIB:.2f}" for peak in peaks)

@@ -21,6 +21,7 @@ Scheduler = Literal[
     "warmup_stable_decay",
 ]
 _CPU_CHUNK_TOKENS, _GPU_LOGITS_BYTES = 1024, 4 << 30
+_ROW_TOKENS = 4096
 _SHARDED = Fixed("the files of the checkpoint depend on this value")
 WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 
@@ -44,8 +45,9 @@ class LearnerConfig(Section):
     sequence_parallel_size: Annotated[int, _SHARDED] = Field(default=1, ge=1)
     """Number of ranks that share the tokens of each packed row (DeepSpeed Ulysses, arXiv:2309.14509). Needs ZeRO stage
     3. The number of learner ranks and the number of the model's attention heads must be divisible by this number."""
-    pack_tokens: int = Field(default=4096, ge=1)
-    """Maximum number of tokens in a packed row, over all ranks that share it. A longer sequence gets its own row."""
+    pack_tokens: int | None = Field(default=None, ge=1)
+    """Maximum number of tokens in a packed row, over all ranks that share it. A longer sequence gets its own row. If
+    unset, 4096 on a CPU, and on a GPU the largest of 4096, 8192 and 16384 that fits the GPU's memory."""
     logits_chunk_tokens: int | None = Field(default=None, ge=1)
     """Number of tokens whose logits are in memory at once. With several chunks in a row, the backward pass computes the
     logits again. If unset, 1024 on a CPU, and on a GPU as many tokens as have 4 GiB of logits."""
@@ -100,8 +102,9 @@ class LearnerConfig(Section):
     """Shape of the learning rate's rise in warmup_stable_decay."""
     lr_decay_shape: Annotated[WarmupShape, OptionOf("warmup_stable_decay")] = "cosine"
     """Shape of the learning rate's fall in warmup_stable_decay."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass. This takes less memory and more time."""
+    gradient_checkpointing: bool | None = None
+    """Recompute activations in the backward pass. This takes less memory and more time. If unset, false on a CPU, and
+    on a GPU true only if the longest row of `pack_tokens` (4096 if unset) would not fit its memory otherwise."""
     attention: Literal["auto", "sdpa", "eager"] = "auto"
     """Attention implementation. `sdpa` uses torch's kernels, on a GPU its flash kernels. `eager` computes all scores.
     `auto` is eager for models that cap attention scores, such as Gemma 2, and sdpa for all others."""
@@ -116,6 +119,11 @@ class LearnerConfig(Section):
         if self.zero_stage is not None:
             return self.zero_stage
         return 2 if num_ranks > 1 or self.offload_optimizer else 0
+
+    @property
+    def row_tokens(self) -> int:
+        """The number of tokens `pack_tokens`; 4096 if unset. On a GPU, the learner sets another number."""
+        return _ROW_TOKENS if self.pack_tokens is None else self.pack_tokens
 
     def chunk_tokens(self, bytes_per_token: int, *, on_cpu: bool) -> int:
         """Returns `logits_chunk_tokens`; if unset, its value for logits of `bytes_per_token` bytes."""

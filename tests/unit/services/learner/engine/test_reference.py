@@ -57,5 +57,5 @@ def test_a_run_without_a_kl_term_needs_no_reference() -> None:
     assert not config.kl.needs_reference
     nothing: Any = None
     with pytest.raises(FailedPrecondition, match=r"kl\.coef") as caught:
-        Learner(config, nothing, nothing, None, lm=None, model=nothing).require_reference()
+        Learner(config, nothing, nothing, None, lm=None, model=nothing, pack_tokens=1).require_reference()
     assert caught.value.reason == "NO_REFERENCE"
