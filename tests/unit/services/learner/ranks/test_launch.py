@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.learner.ranks import launch
-from services.learner.ranks.launch import Followers
+from services.learner.ranks.launch import Followers, let_segments_grow
 
 ENDS: dict[str, tuple[str, str]] = {
     "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
@@ -55,3 +55,15 @@ def test_an_error_that_no_rank_died_of_stays_as_it_is(monkeypatch: pytest.Monkey
     ranks.close()
     assert ranks.explain("OutOfMemoryError: CUDA") == "OutOfMemoryError: CUDA"
     assert not deaths, "a rank that leaves in order is no death"
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_allocator_grows_its_segments_unless_the_user_sets_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(launch.os, "environ", environment)
+    let_segments_grow()
+    assert environment == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    environment.clear()
+    environment[name] = "max_split_size_mb:64"
+    let_segments_grow()
+    assert environment == {name: "max_split_size_mb:64"}
