@@ -1,4 +1,4 @@
-"""One of several ranks that load models at ZeRO stage 3; started by test_sharded_loading.py.
+"""One of several ranks that load models at ZeRO stages 3 and 1; started by test_sharded_loading.py.
 
 Usage: main() with the argument FOLDER, by tests/support/ranks.py. Writes FOLDER/<name>-<rank>.json for every folder of
 a model FOLDER/models/<name>.
@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from services.learner.engine import sharded_loading
 from services.learner.engine.deepspeed_settings import policy_sharding, start_deepspeed
 from services.learner.engine.sharded_loading import load_model
 from services.learner.model.language_model import load_whole
@@ -71,7 +72,27 @@ def load(folder: Path, dtype: torch.dtype, process_group: ProcessGroup) -> dict[
         "peak": live.peak,
         "whole": sum(sizes),
         "largest": max(sizes),
+        "at_stage_1": load_onto_device(folder, dtype, process_group, expected),
     }
+
+
+def load_onto_device(
+    folder: Path, dtype: torch.dtype, process_group: ProcessGroup, expected: dict[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Loads a model as the learner does below stage 3, and compares it with the whole model."""
+    by_transformers: list[Path] = []
+
+    def recorded_load(folder: Path, *args: Any, **options: Any) -> Any:
+        by_transformers.append(folder)
+        return load_whole(folder, *args, **options)
+
+    sharded_loading.load_whole = recorded_load
+    lm = load_model(folder, dtype, sharding=policy_sharding(LearnerConfig(zero_stage=1)), process_group=process_group)
+    sharded_loading.load_whole = load_whole
+    loaded = dict((*lm.named_parameters(), *lm.named_buffers()))
+    differing = [n for n, t in expected.items() if t.dtype != loaded[n].dtype or not torch.equal(t, loaded[n])]
+    differing += [name for name, parameter in lm.named_parameters() if not parameter.requires_grad]
+    return {"by_transformers": bool(by_transformers), "differing": differing + sorted(loaded.keys() ^ expected.keys())}
 
 
 def main() -> None:

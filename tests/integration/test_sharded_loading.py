@@ -1,4 +1,4 @@
-"""Three ranks over gloo load models at ZeRO stage 3: each holds its shards alone, with the values of the files."""
+"""Three ranks over gloo load models: at ZeRO stage 3 each has its shards alone, at stage 1 all values of the files."""
 
 import json
 from pathlib import Path
@@ -61,10 +61,17 @@ def test_a_rank_never_holds_more_than_its_shard_and_the_largest_module(folder: P
         assert result["peak"] <= bound, f"{result['peak']} bytes of {result['whole']}, bound {bound:.0f}"
 
 
+@pytest.mark.parametrize("model", SHARDED)
+def test_below_stage_3_a_rank_reads_the_files_itself_and_gets_the_same_model(folder: Path, model: str) -> None:
+    for result in results_of(folder, model):
+        assert result["at_stage_1"] == {"by_transformers": False, "differing": []}
+
+
 def test_a_model_that_is_not_in_safetensors_is_whole_on_every_rank(folder: Path) -> None:
     for result in results_of(folder, "bin"):
         assert not result["is_sharded"]
         assert result["differing"] == []
+        assert result["at_stage_1"] == {"by_transformers": True, "differing": []}
 
 
 def test_files_that_are_cut_off_are_an_error_on_every_rank(folder: Path) -> None:

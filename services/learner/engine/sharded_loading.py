@@ -1,6 +1,7 @@
-"""Loading at ZeRO stage 3: the model is sharded while it is made, and each rank reads its own shards from the files.
+"""Loading a model from its files, which are mapped into memory: each rank reads what it keeps.
 
-No rank ever holds the whole model.
+Up to ZeRO stage 2 a rank copies each tensor to its device. At stage 3 the model is sharded while it is made, and a rank
+copies its shards: no rank ever holds the whole model.
 """
 
 import ctypes
@@ -41,17 +42,22 @@ def load_model(
     trust_remote_code: bool = False,
     quantization: Quantization = "none",
 ) -> Any:
-    """Loads a language model in the type `dtype`: sharded at stage 3, else whole into the host memory of every rank.
+    """Loads a language model in the type `dtype`: sharded at stage 3, else whole onto the device of every rank.
 
-    `sharding` is DeepSpeed's `zero_optimization`. Even at stage 3, transformers loads the whole model if the model is
-    quantized, or if files and parameters differ in form; a difference in form is logged as a warning. Call this
-    function on all ranks. Raises `InvalidArgument`, on every rank alike, for a folder that cannot be loaded.
+    `sharding` is DeepSpeed's `zero_optimization`. At every stage, transformers loads the whole model into host memory
+    if the model is quantized, or if files and parameters differ in form; at stage 3 a difference in form is logged as a
+    warning. Call this function on all ranks. Raises `InvalidArgument`, on every rank alike, for a folder that cannot be
+    loaded.
     """
-    shards = sharding["stage"] == 3 and quantization == "none"
-    if sharding["stage"] == 3:
+    shards = sharding["stage"] == 3
+    if shards:
         _map_large_tensors()
-    if shards and _can_shard(folder, process_group, trust_remote_code=trust_remote_code):
-        return _load_sharded(folder, dtype, sharding, process_group, trust_remote_code=trust_remote_code)
+    if quantization == "none" and _can_read(
+        folder, process_group, trust_remote_code=trust_remote_code, level=logging.WARNING if shards else logging.INFO
+    ):
+        if shards:
+            return _load_sharded(folder, dtype, sharding, process_group, trust_remote_code=trust_remote_code)
+        return _load_onto_device(folder, dtype, process_group, trust_remote_code=trust_remote_code)
     with process_group.raising_on_all():
         return load_whole(folder, dtype, trust_remote_code=trust_remote_code, quantization=quantization)
 
@@ -70,8 +76,8 @@ def _map_large_tensors() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool) -> bool:
-    """Returns whether every rank can read shards from the files that the rank sees."""
+def _can_read(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool, level: int) -> bool:
+    """Returns whether every rank can read parameters from the files that the rank sees. Logs an obstacle at `level`."""
     try:
         obstacle = shard_obstacle(folder, trust_remote_code=trust_remote_code)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
@@ -79,18 +85,19 @@ def _can_shard(folder: Path, process_group: ProcessGroup, *, trust_remote_code: 
     obstacles = [text.decode() for text in process_group.all_gather((obstacle or "").encode())]
     first = next(filter(None, obstacles), None)
     if first is not None and process_group.rank == 0:
-        _log.warning(
-            "every rank loads the whole model; save the model with transformers' save_pretrained, so that each rank "
-            "loads only its shard",
+        _log.log(
+            level,
+            "every rank loads the whole model into host memory; save the model with transformers' save_pretrained, so "
+            "that each rank reads only what it keeps",
             extra={"model": str(folder), "reason": first},
         )
     return first is None
 
 
 def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | None:
-    """Returns why a rank cannot read shards of the model's parameters from the model's files; None if the rank can.
+    """Returns why a rank cannot read the model's parameters from the model's files; None if the rank can.
 
-    A rank can read shards if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a
+    A rank can read them if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a
     folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for unreadable files.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -103,6 +110,8 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
         lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
     if get_model_conversion_mapping(lm, add_legacy=False):
         return f"transformers converts the tensors of a {type(lm).__name__} during loading"
+    if lm._keep_in_fp32_modules_strict:
+        return f"transformers keeps parameters of a {type(lm).__name__} in float32"
     for name, parameter in lm.named_parameters():
         if name not in files:
             return f"the model's files have no tensor {name}"
@@ -116,6 +125,21 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
                 f"{tied}"
             )
     return None
+
+
+def _load_onto_device(folder: Path, dtype: torch.dtype, process_group: ProcessGroup, *, trust_remote_code: bool) -> Any:
+    """Loads the whole model, one tensor at a time. On a GPU no rank holds the model in host memory."""
+    with process_group.raising_on_all(), _reading(folder):
+        config = read_config(folder, trust_remote_code=trust_remote_code)
+        # Tensors that are never written take no memory.
+        lm = make_empty(config, dtype, trust_remote_code=trust_remote_code)
+        files = WeightFiles(find_weight_files(folder))
+        for name, parameter in lm.named_parameters():
+            # The device casts: less goes to it, and the host does not hold the cast.
+            mapped = files.tensor(name).to(process_group.device)
+            parameter.data = torch.empty_like(parameter, device=process_group.device).copy_(mapped)
+        _copy_buffers(lm, files, process_group.device)
+    return lm
 
 
 def _load_sharded(

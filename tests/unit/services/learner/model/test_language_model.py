@@ -23,6 +23,19 @@ def test_an_empty_model_has_the_form_of_the_loaded_one(tmp_path: Path) -> None:
         assert torch.equal(empty.get_buffer(name), buffer), name
 
 
+def test_an_empty_model_takes_no_memory_until_its_weights_are_written() -> None:
+    def anonymous_bytes() -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+        return int(line.split()[1]) << 10
+
+    config = GPT2Config(n_embd=1024, n_layer=4, n_head=4)
+    make_empty(GPT2Config(n_embd=8, n_layer=1, n_head=1), torch.float32)  # What is imported with the first model stays.
+    before = anonymous_bytes()
+    lm = make_empty(config, torch.float32)
+    taken, size = anonymous_bytes() - before, sum(parameter.nbytes for parameter in lm.parameters())
+    assert size > 400e6 and taken < size / 10, f"{taken / 1e6:.0f} MB of {size / 1e6:.0f}"
+
+
 def test_an_empty_model_has_no_dropout() -> None:
     lm = make_empty(GPT2Config(n_embd=8, n_layer=1, n_head=1, attn_pdrop=0.5), torch.float32)
     assert {module.p for module in lm.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
