@@ -87,7 +87,7 @@ def learner_memory(config: RunConfig, shape: ModelShape, *, is_fused: bool = Tru
         "activations": _activations(config, shape, compute, is_fused=is_fused and shape.can_be_fused),
         "output layer": _output_layer(config, shape, compute),
     }
-    parts |= in_pass | _buffers(stage, shape, compute)
+    parts |= in_pass | _buffers(stage, shape, compute, overlaps=not learner.offload_optimizer)
     if stage == 0:
         # This is allocated after the pass, so only its excess over the pass adds to the peak.
         flat = _FLOAT32 * min(trained, _FLAT_ELEMENTS)
@@ -110,9 +110,10 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, compute: int) -> float:
     return _FOUR_BITS * shape.num_linear_weights + compute * others
 
 
-def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
-    """Estimates DeepSpeed's buffers: the bucket that reduces gradients; at stage 3 a bucket for each gathered type, a
-    copy of the bucket that is being scattered, and the gathered parameters."""
+def _buffers(stage: int, shape: ModelShape, compute: int, *, overlaps: bool) -> dict[str, float]:
+    """Estimates DeepSpeed's buffers: at stages 1 and 2 a bucket of gradients, and a second one if a bucket is reduced
+    while the next is filled; at stage 3 a bucket for each gathered type, a copy of the bucket that is being scattered,
+    and the gathered parameters."""
     if stage == 3:
         buckets = _BUCKET_ELEMENTS * (_FLOAT32 + _FLOAT32 + (_BFLOAT16 if compute == _BFLOAT16 else 0))
         embeddings = shape.vocab_size * shape.hidden
@@ -120,7 +121,7 @@ def _buffers(stage: int, shape: ModelShape, compute: int) -> dict[str, float]:
         live = min(shape.num_parameters, _LIVE_ELEMENTS)
         gathered = compute * max(0, live - embeddings) + _FLOAT32 * min(live, embeddings)
         return {"buffers": float(buckets), "gathered weights": float(gathered)}
-    return {"buffers": float(_FLOAT32 * _BUCKET_ELEMENTS) if stage else 0.0}
+    return {"buffers": float(_FLOAT32 * _BUCKET_ELEMENTS * (1 + overlaps)) if stage else 0.0}
 
 
 def _activations(config: RunConfig, shape: ModelShape, compute: int, *, is_fused: bool) -> float:

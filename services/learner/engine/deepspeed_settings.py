@@ -66,6 +66,11 @@ def settle_on_machine(
 def policy_settings(config: LearnerConfig) -> dict[str, Any]:
     """Returns DeepSpeed's configuration for the policy."""
     zero = policy_sharding(config) | {"reduce_bucket_size": _BUCKET_ELEMENTS}
+    if config.zero_stage in (1, 2):
+        # Each rank gets only the gradients that it applies: half the bytes of an all-reduce.
+        zero["use_multi_rank_bucket_allreduce"] = False
+        # A bucket is reduced while the backward pass computes the next. Offloading orders its copies by itself.
+        zero["overlap_comm"] = not config.offload_optimizer
     if config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     settings: dict[str, Any] = {

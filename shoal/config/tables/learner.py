@@ -29,8 +29,9 @@ WarmupShape = Literal["linear", "cosine", "1-sqrt"]
 class LearnerConfig(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3] | None, _SHARDED] = None
     """DeepSpeed ZeRO stage. The stage decides what is sharded over the ranks: nothing (0), the optimizer state (1),
-    also the gradients (2), also the parameters (3). If unset, the stage is 0 on one rank, which has nothing to share,
-    and 2 on several ranks or with `offload_optimizer`. A resume on another number of ranks keeps the stage."""
+    also the gradients (2), also the parameters (3). Stages 0 and 1 reduce the gradients once an optimizer step, stages
+    2 and 3 once a row. If unset, the stage is 2 with `offload_optimizer`, else 0 on one rank, which has nothing to
+    share, and 1 on several ranks. A resume keeps the stage of the checkpoint."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the forward and backward passes. `auto` is bfloat16, but float32 on a CPU without instructions for
     bfloat16. Trained weights and optimizer state are always float32."""
@@ -118,7 +119,9 @@ class LearnerConfig(Section):
         """Returns the ZeRO stage of a learner with this number of ranks."""
         if self.zero_stage is not None:
             return self.zero_stage
-        return 2 if num_ranks > 1 or self.offload_optimizer else 0
+        if self.offload_optimizer:
+            return 2
+        return 1 if num_ranks > 1 else 0
 
     @property
     def row_tokens(self) -> int:

@@ -127,7 +127,7 @@ def test_reduce_and_gather_buffers_have_the_sizes_in_the_deepspeed_configuration
         config = run_config(small, learner=learner, launch={"num_learner_ranks": 2})
         return learner_memory(config, model_shape(small)).parts
 
-    assert parts(2, "bfloat16")["buffers"] == 4 * _BUCKET_ELEMENTS
+    assert parts(2, "bfloat16")["buffers"] == (4 + 4) * _BUCKET_ELEMENTS, "a bucket is reduced while one is filled"
     assert parts(3, "float32")["buffers"] == (4 + 4) * _BUCKET_ELEMENTS, "the bucket and its copy for the scatter"
     assert parts(3, "bfloat16")["buffers"] == (4 + 2 + 4) * _BUCKET_ELEMENTS, "norms and embeddings stay float32"
     assert parts(3, "float32")["gathered weights"] == 4 * model_shape(small).num_parameters

@@ -64,6 +64,13 @@ def test_deepspeed_gets_the_settings_of_offloading_and_second_copies() -> None:
     )
 
 
+@pytest.mark.parametrize(("num_ranks", "offloads", "stage"), [(1, False, 0), (2, False, 1), (1, True, 2), (8, True, 2)])
+def test_the_stage_of_several_ranks_reduces_gradients_once_a_step_unless_memory_is_short(
+    num_ranks: int, offloads: bool, stage: int
+) -> None:
+    assert LearnerConfig(offload_optimizer=offloads).stage_on(num_ranks) == stage
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_on_a_gpu_deepspeed_knows_every_setting_and_offloads_to_pinned_memory(
     monkeypatch: pytest.MonkeyPatch, stage: int
