@@ -161,7 +161,7 @@ class Learner:
         record.num_rows += gradient.num_rows if counts_rows else 0
         loss = gradient.sums.total("loss")
         rate = learning_rate(self.config, self.num_optimizer_steps)
-        outcome = self.engine.step(rate, refuse=not math.isfinite(loss))
+        outcome = self.engine.apply(rate, refuse=not math.isfinite(loss))
         if not outcome.applied:
             return f"the loss ({loss:.4g}) or gradient norm ({outcome.grad_norm:.4g}) is not finite"
         self.num_optimizer_steps += 1
@@ -233,7 +233,7 @@ class Learner:
                     num_counted=mini_batch.num_counted,
                 )
                 # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
-                self.engine.backward(result.loss * process_group.size, is_last=number == len(rows))
+                self.engine.accumulate(result.loss * process_group.size, is_last=number == len(rows))
                 sums.add(result)
                 logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
                 self.after_row()

@@ -30,7 +30,7 @@ def record_gradient(
     }
     if learner.process_group.rank == 0:
         save_file(gradients, path)
-    learner.engine.step(0.0, refuse=True)
+    learner.engine.apply(0.0, refuse=True)
 
 
 def assert_same_gradient(path: Path, expected: Path, *, without: Sequence[str] = (), limit: float = 1e-5) -> None:

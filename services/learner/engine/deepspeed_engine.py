@@ -26,6 +26,7 @@ from services.learner.engine.deepspeed_settings import (
     start_deepspeed,
     sum_in_float32,
 )
+from services.learner.engine.layer_gathering import gather_by_layer
 from services.learner.engine.optimizer import make_optimizer
 from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
 from services.learner.model.packing import PackedRow
@@ -52,6 +53,8 @@ class StepOutcome:
 class DeepSpeedEngine:
     """A policy with its optimizer, sharded over the ranks according to the ZeRO stage.
 
+    Training has two halves: `forward` and `accumulate` for each row, then `apply` for the sum of the rows' gradients.
+
     Call every method on all ranks, in the same order: each may contain collectives.
     """
 
@@ -70,10 +73,13 @@ class DeepSpeedEngine:
         self._has_frozen = len(self._trained) < len(self._parameters)
         if self._has_frozen:
             policy.register_state_dict_post_hook(_drop_frozen)
+        settings = policy_settings(config)
+        if self.zero_stage == 3:
+            settings["zero_optimization"] |= gather_by_layer(policy.lm)
         self._engine, *_ = deepspeed.initialize(
             model=policy.train(),
             optimizer=make_optimizer(policy, config),
-            config=policy_settings(config),
+            config=settings,
             dist_init_required=False,
         )
         if self.zero_stage == 3 and config.compute_dtype == "bfloat16":
@@ -110,24 +116,26 @@ class DeepSpeedEngine:
         """
         return nullcontext() if self.zero_stage == 3 else torch.autocast(self.device.type, enabled=False)
 
-    def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Adds the gradient of a loss. `is_last` marks the last loss before `step`.
+    def accumulate(self, loss: Tensor, *, is_last: bool) -> None:
+        """Adds the gradient of a loss to the accumulated gradient. `is_last` marks the last loss before `apply`.
 
-        After the last loss DeepSpeed averages the gradients over the ranks.
+        DeepSpeed averages the gradients over the ranks in float32: at stages 0 and 1 with the last loss, at stages 2
+        and 3 with each loss, because ranks keep only shards there. From stage 1 on this happens during the pass.
         """
         self._engine.set_gradient_accumulation_boundary(is_last)
         self._engine.backward(loss, scale_wrt_gas=False)
 
-    def step(self, learning_rate: float, *, refuse: bool) -> StepOutcome:
-        """Clips the accumulated gradient and applies it, unless it is not finite or `refuse` is True.
+    def apply(self, learning_rate: float, *, refuse: bool) -> StepOutcome:
+        """Clips the accumulated gradient and takes an optimizer step, unless the gradient is not finite or `refuse` is
+        True.
 
         A gradient that is not applied is dropped. All ranks come to the same decision if they pass the same `refuse`.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
-        return self._step_replicated(refuse) if self.zero_stage == 0 else self._step_sharded(refuse)
+        return self._apply_replicated(refuse) if self.zero_stage == 0 else self._apply_sharded(refuse)
 
-    def _step_replicated(self, refuse: bool) -> StepOutcome:
+    def _apply_replicated(self, refuse: bool) -> StepOutcome:
         """Takes a step at stage 0, where DeepSpeed averages the gradients but does not check them."""
         gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -139,7 +147,7 @@ class DeepSpeedEngine:
         self._engine.step()
         return StepOutcome(applied=True, grad_norm=float(norm))
 
-    def _step_sharded(self, refuse: bool) -> StepOutcome:
+    def _apply_sharded(self, refuse: bool) -> StepOutcome:
         """Takes a step at stages 1 to 3, where DeepSpeed clips, and drops a gradient whose norm is not finite."""
         if refuse:
             self._poison()

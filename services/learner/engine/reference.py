@@ -15,6 +15,7 @@ from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.engine.deepspeed_settings import deepspeed, reference_settings, release, start_deepspeed
+from services.learner.engine.layer_gathering import gather_by_layer
 from services.learner.model.adapters import switched_off
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
@@ -56,6 +57,7 @@ class ReferenceModel:
         if self._is_sharded:
             start_deepspeed(device)
             settings = reference_settings(config, dtype=self._parameters[0][1].dtype)
+            settings["zero_optimization"] |= gather_by_layer(reference.lm)
             self._model, *_ = deepspeed.initialize(model=reference, config=settings, dist_init_required=False)
             self._model.eval()
         else:
