@@ -22,7 +22,7 @@ _FOUR_BITS = 0.5 + _FLOAT32 / 64
 """Bytes of a weight in 4 bits: the weight's code, and its share of the scale that 64 weights have in common."""
 _ADAM_STATES = 2
 _BUCKET_ELEMENTS = 50_000_000
-"""Number of gradients that DeepSpeed reduces at once; `services/learner/engine/deepspeed_settings.py` sets it."""
+"""Highest number of gradients that DeepSpeed reduces at once, as in `services/learner/engine/deepspeed_settings.py`."""
 _FLAT_ELEMENTS = 500_000_000
 """Number of gradients that DeepSpeed flattens at stage 0, after the backward pass."""
 _LIVE_ELEMENTS = 1_000_000_000
@@ -87,7 +87,7 @@ def learner_memory(config: RunConfig, shape: ModelShape, *, is_fused: bool = Tru
         "activations": _activations(config, shape, compute, is_fused=is_fused and shape.can_be_fused),
         "output layer": _output_layer(config, shape, compute),
     }
-    parts |= in_pass | _buffers(stage, shape, compute, overlaps=not learner.offload_optimizer)
+    parts |= in_pass | _buffers(stage, shape, compute, trained, overlaps=not learner.offload_optimizer)
     if stage == 0:
         # This is allocated after the pass, so only its excess over the pass adds to the peak.
         flat = _FLOAT32 * min(trained, _FLAT_ELEMENTS)
@@ -110,18 +110,19 @@ def _frozen_bytes(config: RunConfig, shape: ModelShape, compute: int) -> float:
     return _FOUR_BITS * shape.num_linear_weights + compute * others
 
 
-def _buffers(stage: int, shape: ModelShape, compute: int, *, overlaps: bool) -> dict[str, float]:
+def _buffers(stage: int, shape: ModelShape, compute: int, trained: float, *, overlaps: bool) -> dict[str, float]:
     """Estimates DeepSpeed's buffers: at stages 1 and 2 a bucket of gradients, and a second one if a bucket is reduced
     while the next is filled; at stage 3 a bucket for each gathered type, a copy of the bucket that is being scattered,
     and the gathered parameters."""
+    bucket = min(_BUCKET_ELEMENTS, trained)
     if stage == 3:
-        buckets = _BUCKET_ELEMENTS * (_FLOAT32 + _FLOAT32 + (_BFLOAT16 if compute == _BFLOAT16 else 0))
+        buckets = bucket * (_FLOAT32 + _FLOAT32 + (_BFLOAT16 if compute == _BFLOAT16 else 0))
         embeddings = shape.vocab_size * shape.hidden
         # All parameters except embeddings and norms are gathered in the compute type.
         live = min(shape.num_parameters, _LIVE_ELEMENTS)
         gathered = compute * max(0, live - embeddings) + _FLOAT32 * min(live, embeddings)
         return {"buffers": float(buckets), "gathered weights": float(gathered)}
-    return {"buffers": float(_FLOAT32 * _BUCKET_ELEMENTS * (1 + overlaps)) if stage else 0.0}
+    return {"buffers": float(_FLOAT32 * bucket * (1 + overlaps)) if stage else 0.0}
 
 
 def _activations(config: RunConfig, shape: ModelShape, compute: int, *, is_fused: bool) -> float:

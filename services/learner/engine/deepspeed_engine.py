@@ -73,7 +73,7 @@ class DeepSpeedEngine:
         self._has_frozen = len(self._trained) < len(self._parameters)
         if self._has_frozen:
             policy.register_state_dict_post_hook(_drop_frozen)
-        settings = policy_settings(config)
+        settings = policy_settings(config, num_trained=self.num_trained)
         if self.zero_stage == 3:
             settings["zero_optimization"] |= gather_by_layer(policy.lm)
         self._engine, *_ = deepspeed.initialize(

@@ -23,7 +23,7 @@ from shoal.errors import InvalidArgument
 from shoal.models.compute_dtype import settled_dtype
 
 _BUCKET_ELEMENTS = 50_000_000
-"""The number of gradient elements that are reduced at once. They take 200 MB, DeepSpeed's default 2 GB."""
+"""The highest number of gradient elements that are reduced at once. They take 200 MB, DeepSpeed's default 2 GB."""
 _UNCHANGED_THREADS = torch.get_num_threads()
 """The number of threads that the environment sets."""
 
@@ -63,9 +63,9 @@ def settle_on_machine(
     return config.model_copy(update={"zero_stage": stage, "compute_dtype": dtype})
 
 
-def policy_settings(config: LearnerConfig) -> dict[str, Any]:
-    """Returns DeepSpeed's configuration for the policy."""
-    zero = policy_sharding(config) | {"reduce_bucket_size": _BUCKET_ELEMENTS}
+def policy_settings(config: LearnerConfig, *, num_trained: int) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration for a policy with `num_trained` trained values."""
+    zero = policy_sharding(config) | {"reduce_bucket_size": min(_BUCKET_ELEMENTS, num_trained)}
     if config.zero_stage in (1, 2):
         # Each rank gets only the gradients that it applies: half the bytes of an all-reduce.
         zero["use_multi_rank_bucket_allreduce"] = False

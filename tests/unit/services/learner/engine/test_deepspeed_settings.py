@@ -17,6 +17,8 @@ from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models import compute_dtype
 
+NUM_TRAINED = 1_000_000_000
+
 
 def run_of(num_ranks: int = 1, **learner: Any) -> RunConfig:
     values = {"model": {"path": "m"}, "data": {"sources": [{"task": "arithmetic"}]}}
@@ -55,12 +57,12 @@ def test_groups_that_do_not_divide_the_ranks_are_refused() -> None:
 
 def test_deepspeed_gets_the_settings_of_offloading_and_second_copies() -> None:
     config = LearnerConfig(zero_stage=3, offload_optimizer=True, offload_parameters=True, zero_hpz_partition_size=4)
-    zero = policy_settings(config)["zero_optimization"]
+    zero = policy_settings(config, num_trained=NUM_TRAINED)["zero_optimization"]
     assert zero["offload_optimizer"]["device"] == zero["offload_param"]["device"] == "cpu"
     assert zero["zero_hpz_partition_size"] == 4
     assert (
         not {"offload_optimizer", "offload_param", "zero_hpz_partition_size"}
-        & policy_settings(LearnerConfig())["zero_optimization"].keys()
+        & policy_settings(LearnerConfig(), num_trained=NUM_TRAINED)["zero_optimization"].keys()
     )
 
 
@@ -71,6 +73,11 @@ def test_the_stage_of_several_ranks_reduces_gradients_once_a_step_unless_memory_
     assert LearnerConfig(offload_optimizer=offloads).stage_on(num_ranks) == stage
 
 
+def test_a_bucket_is_not_larger_than_the_gradients() -> None:
+    sizes = [policy_settings(LearnerConfig(zero_stage=2), num_trained=n)["zero_optimization"] for n in (1000, 10**9)]
+    assert [zero["reduce_bucket_size"] for zero in sizes] == [1000, 50_000_000]
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_on_a_gpu_deepspeed_knows_every_setting_and_offloads_to_pinned_memory(
     monkeypatch: pytest.MonkeyPatch, stage: int
@@ -78,14 +85,17 @@ def test_on_a_gpu_deepspeed_knows_every_setting_and_offloads_to_pinned_memory(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     offload = {"offload_optimizer": stage > 0, "offload_parameters": stage == 3}
     config = LearnerConfig(zero_stage=stage, compute_dtype="bfloat16", **offload)
-    for settings in (policy_settings(config), reference_settings(config, dtype=torch.bfloat16)):
+    for settings in (
+        policy_settings(config, num_trained=NUM_TRAINED),
+        reference_settings(config, dtype=torch.bfloat16),
+    ):
         parsed = deepspeed.DeepSpeedConfig(settings)
         zero = parsed.zero_config
         assert settings["zero_optimization"].keys() <= zero.model_fields_set and zero.stage == stage
         for name in ("offload_optimizer", "offload_param"):
             given = settings["zero_optimization"].get(name)
             assert given is None or getattr(zero, name).pin_memory
-    parsed = deepspeed.DeepSpeedConfig(policy_settings(config))
+    parsed = deepspeed.DeepSpeedConfig(policy_settings(config, num_trained=NUM_TRAINED))
     assert parsed.zero_allow_untested_optimizer and not parsed.zero_force_ds_cpu_optimizer
     assert parsed.torch_autocast_enabled == (stage == 3) and parsed.gradient_clipping == (1.0 if stage else 0.0)
 
