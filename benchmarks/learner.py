@@ -296,7 +296,8 @@ def time_parts(learner: Learner, step: Callable[[], None]) -> dict[str, float]:
 
     started = time.perf_counter()
     with ExitStack() as stack:
-        for owner, name in ((learner, "_pack"), *((learner.engine, name) for name in ("forward", "backward", "step"))):
+        halves = ((learner.engine, name) for name in ("forward", "accumulate", "apply"))
+        for owner, name in ((learner, "_pack"), *halves):
             stack.enter_context(timed(owner, name))
         step()
     whole = time.perf_counter() - started
