@@ -204,7 +204,7 @@ async def test_too_many_metrics_fail_the_episode_and_not_the_service(stage: Stag
     player = await stage.begin("hostile")
     assert (await player.say("metric")).done
     result = await player.result()
-    assert result.outcome == FAILED and "more than 64" in result.detail, result.detail
+    assert result.outcome == FAILED and "at most 64" in result.detail, result.detail
 
 
 async def test_a_process_that_dies_between_the_calls_of_an_episode_is_not_replaced_for_ever(
