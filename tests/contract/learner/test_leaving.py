@@ -57,7 +57,7 @@ async def test_a_paused_run_saves_at_once_when_its_learner_is_told_to_end(cluste
     await cluster.pause()
     await tell_to_end(cluster)
     events = await cluster.until("restarting")
-    assert "has all of its steps" in restart_reason(events)
+    assert "all of its steps" in restart_reason(events)
     assert (await cluster.run()).state == pb.RUN_STATE_PAUSED
 
 

@@ -123,7 +123,7 @@ async def test_a_learner_that_is_told_to_end_meanwhile_parts_with_all_its_steps(
     await tell_to_end(cluster)
     cluster.learner.may_finish.set()
     events = await cluster.until("restarting")
-    assert "has all of its steps" in restart_reason(events)
+    assert "all of its steps" in restart_reason(events)
     last = max(int(event.attributes["step"]) for event in events if event.kind == "step")
     assert saved_steps(events) == [4, last], kinds(events)
 
