@@ -26,6 +26,7 @@ from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy, load_reference
 from services.learner.publish import WeightPublisher, make_manifest, published_tensors
 from services.learner.ranks.process_group import ProcessGroup
+from services.learner.ranks.shares import send_shares
 from services.learner.step_profiler import Profile, StepProfiler
 from services.learner.storage.checkpoints import (
     FileDigest,
@@ -177,8 +178,13 @@ class LearnerCommands:
             torch.cuda.empty_cache()
 
     def train_step(self, batch: TrainBatch) -> StepResult:
-        """Takes a train step with `Learner.step`, and records it if a recording is under way."""
+        """Takes a train step with `Learner.step`, and records it if a recording is under way.
+
+        Rank 0 first sends the other ranks their shares of the batch.
+        """
         with self.profiler.step(self.learner):
+            if self.process_group.rank == 0 and self.process_group.size > 1:
+                send_shares(self.process_group, batch, self.learner.rollouts_of_parts(batch.groups))
             return self.learner.step(batch)
 
     def begin_profile(self, request: learner_pb2.ProfileRequest) -> "Future[Profile]":
@@ -186,8 +192,9 @@ class LearnerCommands:
         return self.profiler.begin(self._run_dir / "profiles", request.num_steps)
 
     def check_step(self, batch: TrainBatch) -> None:
-        """Raises `FailedPrecondition` if the step was built for another weight version than the learner has."""
+        """Raises the error of a step that the learner cannot take, or that was built for another weight version."""
         self._check_version(batch.expected_version, f"step {batch.train_step_id} was built")
+        self.learner.check(batch)
 
     def _check_version(self, expected: WeightVersion, what: str) -> None:
         version = self.learner.version

@@ -3,11 +3,11 @@
 import logging
 
 from services.learner.commands import LearnerCommands
-from services.learner.ranks.process_group import Command, split_messages
+from services.learner.ranks.process_group import Command
+from services.learner.ranks.shares import receive_share
 from shoal.config import parse_config
 from shoal.errors import ShoalError
 from shoal.v1 import learner_pb2
-from shoal.wire import batch_from_wire
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def _execute(commands: LearnerCommands, command: Command, body: bytes) -> None:
             request = learner_pb2.LearnerServiceConfigureRequest.FromString(body)
             commands.configure(request.run_id, parse_config(request.config))
         case Command.TRAIN_STEP:
-            commands.train_step(batch_from_wire(split_messages(body, learner_pb2.TrainStepRequest)))
+            commands.train_step(receive_share(commands.process_group))
         case Command.COMPUTE_LOGPROBS:
             commands.compute_logprobs(learner_pb2.ComputeLogprobsRequest.FromString(body))
         case Command.PUBLISH_WEIGHTS:

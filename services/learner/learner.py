@@ -14,19 +14,21 @@ from torch import Tensor
 
 from services.learner.engine.deepspeed_engine import DeepSpeedEngine
 from services.learner.engine.reference import Reference, ReferenceModel
+from services.learner.gap import GapSums
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
 from services.learner.loss.policy_loss import pick_tokens, row_loss
-from services.learner.metrics import StepRecord, TokenSums, gap_metrics, rate_metrics, step_metrics
+from services.learner.metrics import StepRecord, TokenSums, rate_metrics, step_metrics
+from services.learner.model.batch_checks import check_batch, check_rewards, check_supports, check_tokens
 from services.learner.model.flops import ModelFlops, Work, peak_of
 from services.learner.model.packing import (
     PackedRow,
-    check_batch,
-    check_rewards,
-    check_supports,
-    check_tokens,
-    num_loss_tokens,
+    PackedRows,
+    cut_mini_batches,
+    cut_sequences,
+    idle_row,
     pack_for_rank,
+    rollouts_of_ranks,
     sequence_row,
 )
 from services.learner.ranks.process_group import ProcessGroup
@@ -61,8 +63,8 @@ class Gradient:
     """The results of a mini-batch's forward and backward passes, over all ranks."""
 
     sums: TokenSums
-    logprobs_N: Tensor
-    """The log-probabilities of the mini-batch's tokens, [N] float32; 0 for rejected tokens."""
+    gap: GapSums | None
+    """The gap to the engine, if it was to be measured."""
     num_rows: int
     work: Work
     """The work of this rank's rows."""
@@ -107,24 +109,37 @@ class Learner:
             self.config, self.model.dtype, self.engine.compute_dtype, on_cpu=self.engine.device.type == "cpu"
         )
 
+    def check(self, batch: TrainBatch) -> None:
+        """Raises `InvalidArgument` for a batch that the model cannot train on."""
+        check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
+        check_rewards(batch, self.config.loss.objective)
+        check_supports(batch, self.config.sampling)
+
+    def rollouts_of_parts(self, groups: Sequence[TrainGroup]) -> list[set[int]]:
+        """Returns, for each part of the data, the indices of the rollouts whose tokens its ranks read in a step."""
+        num_parts = self.process_group.data_size
+        if needs_survey(self.config):
+            return [set(range(sum(len(group.rollouts) for group in groups)))] * num_parts
+        mini_batches = cut_mini_batches(groups, self.config.grpo.num_mini_batches)
+        return rollouts_of_ranks(groups, mini_batches, max_tokens=self.pack_tokens, num_ranks=num_parts)
+
     def step(self, batch: TrainBatch) -> StepResult:
         """Takes one train step: `num_epochs` x `num_mini_batches` optimizer steps on `loss.objective`.
 
         Neither packing nor the number of ranks changes the gradient of a mini-batch: the factor of each token comes
         from the whole mini-batch. If the loss or the gradient is not finite on one rank, no rank applies the optimizer
-        step. Raises `InvalidArgument`, on every rank alike, for a batch that the model cannot train on.
+        step. A rank reads the tokens of its own rows alone (`rollouts_of_parts`). `check` must have passed on rank 0.
         """
         started = time.monotonic()
-        check_batch(batch, vocab_size=self.model.vocab_size, max_positions=self.model.max_context_tokens)
-        check_rewards(batch, self.config.loss.objective)
-        check_supports(batch, self.config.sampling)
         record = StepRecord()
         refusals = []
         survey = self.survey(batch.groups, batch.temperature) if needs_survey(self.config) else None
         mini_batches = plan_mini_batches(batch.groups, survey, self.config)
-        record.num_rejected = sum(len(part.tokens) - part.num_counted for part in mini_batches)
+        record.num_rejected = sum(part.num_tokens - part.num_counted for part in mini_batches)
         if survey is not None:
-            record.gap = gap_metrics(LossTokens.of(batch.groups), survey.logprobs_N)
+            gap = GapSums(survey.tokens.completions.num)
+            gap.add(survey.logprobs_N, survey.tokens.behavior_logprobs_N, survey.tokens.completions)
+            record.gap = gap.metrics()
         training_began = time.monotonic()
         for epoch in range(self.config.grpo.num_epochs):
             for mini_batch in mini_batches:
@@ -155,9 +170,10 @@ class Learner:
         """Takes one optimizer step, and records it. Returns why the step was not applied; empty if it was."""
         if not mini_batch.num_counted:
             return "correction.filters rejected every token"
-        gradient = self.accumulate_gradient(mini_batch, temperature)
+        gradient = self.accumulate_gradient(mini_batch, temperature, measures_gap=not record.gap)
         record.work.add(gradient.work)
-        record.gap = record.gap or gap_metrics(mini_batch.tokens, gradient.logprobs_N)
+        if gradient.gap is not None:
+            record.gap = gradient.gap.metrics()
         record.num_rows += gradient.num_rows if counts_rows else 0
         loss = gradient.sums.total("loss")
         rate = learning_rate(self.config, self.num_optimizer_steps)
@@ -168,7 +184,7 @@ class Learner:
         record.learning_rate = rate
         record.grad_norms.append(outcome.grad_norm)
         record.losses.append(loss)
-        record.num_completions += mini_batch.tokens.completions.num
+        record.num_completions += mini_batch.num_completions
         record.applied.merge(gradient.sums)
         return ""
 
@@ -194,15 +210,17 @@ class Learner:
         Every rank gets all values.
         """
         rows, _ = self._pack(groups)
-        scored_2N = torch.zeros(2, sum(num_loss_tokens(group) for group in groups))
+        tokens = LossTokens.of_groups(groups)
+        scored_2N = torch.zeros(2, len(tokens))
         with torch.no_grad(), self.engine.kept_casts():
             for row in rows:
                 scored = self.engine.forward(row.to(self.process_group.device), temperature)
                 is_token_C = row.at_C >= 0
                 scored_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
-        return Survey(*self.process_group.all_reduce(scored_2N).float())
+        logprobs_N, entropies_N = self.process_group.all_reduce(scored_2N).float()
+        return Survey(logprobs_N, entropies_N, tokens)
 
-    def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float) -> Gradient:
+    def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float, *, measures_gap: bool = False) -> Gradient:
         """Runs the forward and backward passes of a mini-batch.
 
         Afterwards the engine has the gradient of the mini-batch's loss, and `DeepSpeedEngine.step` can apply it.
@@ -210,7 +228,7 @@ class Learner:
         process_group = self.process_group
         rows, num_rows = self._pack(mini_batch.groups)
         sums, work = TokenSums(), Work()
-        logprobs_N = torch.zeros(len(mini_batch.tokens))
+        gap = GapSums(mini_batch.num_completions) if measures_gap else None
         if self.config.learner.lora.dropout:
             # Only the dropout of adapters is random here. A resumed run draws the same values.
             torch.manual_seed(dropout_seed(self.config.run.seed, self.num_optimizer_steps, process_group.rank))
@@ -222,9 +240,9 @@ class Learner:
                 if self._measures_kl:
                     reference_C = self.require_reference().logprobs(row, temperature)
                 logprobs_C, entropy_C = self.engine.forward(row, temperature)
-                tokens = pick_tokens(mini_batch, row_on_cpu.at_C)
+                tokens = LossTokens.of(row_on_cpu.stretches, mini_batch.num_completions)
                 result = row_loss(
-                    tokens.to(process_group.device),
+                    pick_tokens(mini_batch, tokens, row_on_cpu.at_C).to(process_group.device),
                     logprobs_C,
                     entropy_C,
                     reference_C,
@@ -235,11 +253,13 @@ class Learner:
                 # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
                 self.engine.accumulate(result.loss * process_group.size, is_last=number == len(rows))
                 sums.add(result)
-                logprobs_N[row_on_cpu.at_C[tokens.where_C]] = result.logprobs_C.cpu()
+                if gap is not None:
+                    gap.add(result.logprobs_C.cpu(), tokens.behavior_logprobs_N, tokens.completions)
                 self.after_row()
-        return Gradient(sums.all_reduce(process_group), process_group.all_reduce(logprobs_N).float(), num_rows, work)
+        gap = None if gap is None else gap.all_reduce(process_group)
+        return Gradient(sums.all_reduce(process_group), gap, num_rows, work)
 
-    def _pack(self, groups: Sequence[TrainGroup]) -> tuple[list[PackedRow], int]:
+    def _pack(self, groups: Sequence[TrainGroup]) -> tuple[PackedRows, int]:
         process_group = self.process_group
         return pack_for_rank(
             groups,
@@ -293,17 +313,24 @@ class Learner:
         """Computes the log-probability of each token, except the first of each sequence, under the current weights.
 
         With `supports` (one for each sequence), scores only a sequence's last tokens, and normalizes over each token's
-        support. `is_reference` selects the reference's weights. Call this method on all ranks. Each rank computes all
-        values, since sharded parameters need all ranks. Raises `FailedPrecondition` when the run has no reference.
+        support. `is_reference` selects the reference's weights. Call this method on all ranks: each rank computes its
+        share, and gets all values. Raises `FailedPrecondition` when the run has no reference.
         """
         model = self.require_reference().logprobs if is_reference else self._policy_logprobs
-        scored: list[Float32Array] = []
-        for chunk in _chunks(sequences, self.pack_tokens):
-            of_chunk = supports[len(scored) : len(scored) + len(chunk)]
-            logprobs_C = model(sequence_row(chunk, of_chunk).to(self.process_group.device), temperature)
-            lengths = [len(support.counts) for support in of_chunk] or [len(sequence) - 1 for sequence in chunk]
-            scored += [part.numpy() for part in logprobs_C.float().cpu().split(lengths)]
-        return scored
+        process_group = self.process_group
+        share = math.ceil(sum(map(len, sequences)) / process_group.data_size)
+        chunks = cut_sequences(sequences, min(share, self.pack_tokens))
+        lengths = [len(support.counts) for support in supports] or [len(sequence) - 1 for sequence in sequences]
+        starts = np.cumsum([0, *lengths])
+        scored = torch.zeros(int(starts[-1]))
+        for first in range(0, len(chunks), process_group.data_size):
+            mine = chunks[first + process_group.data_rank :][:1]
+            # A rank without a chunk takes part in the collectives.
+            row = sequence_row(sequences[mine[0]], supports[mine[0]]) if mine else idle_row()
+            logprobs_C = model(row.to(process_group.device), temperature).float().cpu()
+            for chunk in mine:
+                scored[starts[chunk.start] : starts[chunk.stop]] = logprobs_C
+        return [part.numpy() for part in process_group.all_reduce(scored).float().split(lengths)]
 
     def require_reference(self) -> Reference:
         """Returns the reference. Raises `FailedPrecondition` when the run has no reference."""
@@ -318,15 +345,3 @@ class Learner:
         with torch.no_grad():
             logprobs_C, _ = self.engine.forward(row, temperature)
         return logprobs_C
-
-
-def _chunks(sequences: list[npt.NDArray[np.int32]], max_tokens: int) -> list[list[npt.NDArray[np.int32]]]:
-    chunks: list[list[npt.NDArray[np.int32]]] = []
-    room = 0
-    for sequence in sequences:
-        if not chunks or len(sequence) > room:
-            chunks.append([])
-            room = max_tokens
-        chunks[-1].append(sequence)
-        room -= len(sequence)
-    return chunks

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from services.learner.loss.loss_tokens import LossTokens
-from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import RowLoss
+from services.learner.model.contexts import num_loss_tokens
 from services.learner.model.flops import Work
-from services.learner.model.packing import num_loss_tokens
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.rollout import TrainGroup
 
@@ -23,10 +21,6 @@ SUMS = (
     "kl", "kl_of_completion", "completion", "kl1", "kl2", "kl3", "kl4",
 )  # fmt: skip
 """The names of the sums over tokens, in the order of `TokenSums.sums`."""
-_MAX_RATIO = 2.0
-"""Bound of the ratios in the effective sample size, when no weights are applied."""
-_MAX_EXPONENT = 700.0
-"""The largest exponent. The limit keeps the values of a very unlikely completion finite."""
 
 
 @dataclass
@@ -120,23 +114,9 @@ class StepRecord:
     """Rows of one epoch."""
     learning_rate: float = 0.0
     gap: dict[str, float] = field(default_factory=dict)
-    """The result of `gap_metrics`."""
+    """The result of `GapSums.metrics`."""
     work: Work = field(default_factory=Work)
     """The work of this rank in all mini-batches, applied or not; every epoch counts again."""
-
-
-def gap_metrics(tokens: LossTokens, logprobs_N: Tensor) -> dict[str, float]:
-    """Measures the gap between learner and engine on `tokens`. Call this function before the weights change."""
-    gap_N = logprobs_N - tokens.behavior_logprobs_N
-    known = gap_N[~torch.isnan(gap_N)].abs().double()
-    metrics = {
-        "val/logprob_gap_mean": float(known.mean()) if len(known) else 0.0,
-        "val/logprob_gap_max": float(known.max()) if len(known) else 0.0,
-        "val/logprob_gap_std": float(known.std()) if len(known) > 1 else 0.0,
-        "val/num_missing_behavior_logprobs": float(len(gap_N) - len(known)),
-    }
-    mismatch = mismatch_metrics(logprobs_N, tokens.behavior_logprobs_N, tokens.completions)
-    return metrics | {f"mismatch/{name}": value for name, value in mismatch.items()}
 
 
 def step_metrics(
@@ -155,7 +135,7 @@ def step_metrics(
         for group, rollout in rollouts
         for segment in rollout.completion.segments(group.prompt_token_ids)
     )
-    num_tokens = sum(num_loss_tokens(group) for group in groups)
+    num_tokens = sum(num_loss_tokens(rollout) for _, rollout in rollouts)
     metrics = {
         "val/num_step_tokens": float(num_step_tokens),
         "val/num_loss_tokens": float(num_tokens),
@@ -223,53 +203,3 @@ def _kl_means(record: StepRecord, kl_coef: float) -> dict[str, float]:
         "objective/kl_coef": kl_coef,
         "loss/kl_avg": kl_coef * sums.mean("kl"),
     }
-
-
-def mismatch_metrics(
-    learner_logprobs_C: Tensor,
-    behavior_logprobs_C: Tensor,
-    completions: Completions,
-    weights_C: Tensor | None = None,
-    *,
-    count_empty: bool = False,
-) -> dict[str, float]:
-    """Measures the mismatch from [C] log-probabilities; returns {} if no behavior log-probability is known.
-
-    At staleness 0 the mismatch shows how learner and engine differ: numerics, a wrong temperature, weights that did not
-    arrive. Above staleness 0 the mismatch also contains the train steps between sampling and training.
-
-    Tokens with a NaN in `behavior_logprobs_C` are left out. Only the metrics of given `weights_C` include all tokens.
-
-    Let d = learner - behavior. Means over tokens are `kl` of -d (an estimate of KL(behavior || learner)), `k3` of
-    exp(d) - d - 1, `reverse_kl` of -exp(behavior) d and `chi2_token` of exp(2 d) - 1. Means over completions are
-    `chi2_sequence` of exp(2 sum d) - 1, both perplexities of exp(-mean log-prob), and `log_perplexity_difference` of
-    mean behavior - mean learner. Let w be `weights_C`, by default min(exp(d), 2). `weight_mean` is the mean of w, and
-    `effective_sample_size` is 1 / mean((w / mean w)^2), a share of the tokens: 1 if all weights are equal. With
-    `count_empty` a completion without tokens counts with the value 0, as in verl.
-    """
-    known_C = ~torch.isnan(behavior_logprobs_C)
-    learner_C, behavior_C = learner_logprobs_C[known_C].double(), behavior_logprobs_C[known_C].double()
-    if not len(learner_C):
-        return {}
-    of_known = Completions(completions.index_C[known_C], completions.num)
-    is_counted_S = (of_known.num_tokens() > 0) | count_empty
-    gap_C = learner_C - behavior_C
-    learner_S, behavior_S = (of_known.mean(values)[is_counted_S] for values in (learner_C, behavior_C))
-    weights_C = torch.exp(gap_C).clamp(max=_MAX_RATIO) if weights_C is None else weights_C.double()
-    mean = float(weights_C.mean())
-    return {
-        "kl": float(-gap_C.mean()),
-        "k3": float((_expm1(gap_C) - gap_C).mean()),
-        "reverse_kl": float((torch.exp(behavior_C) * -gap_C).mean()),
-        "chi2_token": float(_expm1(2 * gap_C).mean()),
-        "chi2_sequence": float(_expm1(2 * of_known.sum(gap_C)[is_counted_S]).mean()),
-        "learner_perplexity": float(_expm1(-learner_S).mean()) + 1,
-        "engine_perplexity": float(_expm1(-behavior_S).mean()) + 1,
-        "log_perplexity_difference": float((behavior_S - learner_S).mean()),
-        "weight_mean": mean,
-        "effective_sample_size": 1 / float((weights_C / mean).square().mean()) if mean else 0.0,
-    }
-
-
-def _expm1(exponents: Tensor) -> Tensor:
-    return torch.expm1(exponents.clamp(max=_MAX_EXPONENT))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from shoal.config import RunConfig
 from shoal.config.derived import max_step_bytes
@@ -76,3 +76,10 @@ async def receive_step(
             )
         messages.append(message)
     return messages
+
+
+def take_all(messages: list[learner_pb2.TrainStepRequest]) -> Iterator[learner_pb2.TrainStepRequest]:
+    """Yields the messages in order and empties the list, so that what was read is in memory once."""
+    messages.reverse()
+    while messages:
+        yield messages.pop()

@@ -20,8 +20,15 @@ from services.learner.once import Once
 from services.learner.profiles import Profiles
 from services.learner.publish import canary_dtype
 from services.learner.ranks.beats import SILENT_S, until_silent
-from services.learner.ranks.process_group import Command, join_messages
-from services.learner.request_checks import check_logprobs, check_name, check_run, check_weight_group, receive_step
+from services.learner.ranks.process_group import Command
+from services.learner.request_checks import (
+    check_logprobs,
+    check_name,
+    check_run,
+    check_weight_group,
+    receive_step,
+    take_all,
+)
 from services.learner.served_run import ServedRun
 from services.learner.torch_thread import TorchThread
 from shoal.config import parse_config
@@ -120,8 +127,8 @@ class LearnerService(LearnerServiceServicer):
         messages = await receive_step(request_iterator, commands.learner.config)
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._served.require_ready()
-        batch, body = await asyncio.to_thread(lambda: (batch_from_wire(messages), join_messages(messages)))
-        step = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, body, context))
+        batch = await asyncio.to_thread(batch_from_wire, take_all(messages))
+        step = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, context))
         result = await asyncio.shield(step)
         return learner_pb2.TrainStepResponse(
             applied=result.applied,
@@ -131,7 +138,7 @@ class LearnerService(LearnerServiceServicer):
             metrics=result.metrics,
         )
 
-    def _begin_step(self, batch: TrainBatch, body: bytes, context: Any) -> "asyncio.Future[StepResult]":
+    def _begin_step(self, batch: TrainBatch, context: Any) -> "asyncio.Future[StepResult]":
         def step(commands: LearnerCommands) -> StepResult:
             self.departure.num_steps += 1
             with step_spans(batch):
@@ -140,7 +147,7 @@ class LearnerService(LearnerServiceServicer):
             return result
 
         check = partial(LearnerCommands.check_step, batch=batch)
-        job = self._torch.submit(Command.TRAIN_STEP, body, step, check=check, within_s=context.time_remaining())
+        job = self._torch.submit(Command.TRAIN_STEP, b"", step, check=check, within_s=context.time_remaining())
         return asyncio.wrap_future(job)
 
     async def ComputeLogprobs(

@@ -8,6 +8,7 @@ bounds that tests/golden/test_packing.py demands. Any other packing also changes
 import heapq
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 _MAX_NODES = 20_000
 """The most nodes that a search visits, which takes about 20 ms."""
@@ -194,22 +195,33 @@ def _differencing(order: Sequence[int], sizes: Sequence[int], num_parts: int, sa
     """Merges the two partial partitions whose parts differ most, heavy parts with light parts, until one partition is
     left."""
     step = num_parts if same_count else 1
-    heap = []
+    # The parts of a partial partition with the negative weight of each, heaviest first; empty parts are left out.
+    heap: list[tuple[int, int, list[tuple[int, list[int]]]]] = []
     for number, start in enumerate(range(0, len(order), step)):
-        items = order[start : start + step]
-        loads = sorted(((sizes[item], [item]) for item in items), key=lambda part: -part[0])
-        loads += [(0, []) for _ in range(num_parts - len(items))]
-        heap.append((loads[-1][0] - loads[0][0], number, loads))
+        parts = sorted(((-sizes[item], [item]) for item in order[start : start + step]), key=itemgetter(0))
+        heap.append((_spread(parts, num_parts), number, parts))
     heapq.heapify(heap)
     number = len(heap)
     while len(heap) > 1:
         _, _, first = heapq.heappop(heap)
         _, _, second = heapq.heappop(heap)
-        joined = [(a + b, ours + theirs) for (a, ours), (b, theirs) in zip(first, reversed(second), strict=True)]
-        joined.sort(key=lambda part: -part[0])
+        second.reverse()
+        num_shared = max(0, len(first) + len(second) - num_parts)
+        num_alone = len(first) - num_shared
+        shared = zip(first[num_alone:], second[:num_shared], strict=True)
+        joined = first[:num_alone]
+        joined += [(a + b, ours + theirs) for (a, ours), (b, theirs) in shared]
+        joined += second[num_shared:]
+        joined.sort(key=itemgetter(0))
         number += 1
-        heapq.heappush(heap, (joined[-1][0] - joined[0][0], number, joined))
-    return [items for _, items in heap[0][2]] if heap else [[] for _ in range(num_parts)]
+        heapq.heappush(heap, (_spread(joined, num_parts), number, joined))
+    found = [items for _, items in heap[0][2]] if heap else []
+    return found + [[] for _ in range(num_parts - len(found))]
+
+
+def _spread(parts: Sequence[tuple[int, list[int]]], num_parts: int) -> int:
+    """Returns the negative difference between the heaviest and the lightest of `num_parts` parts."""
+    return parts[0][0] - (parts[-1][0] if len(parts) == num_parts else 0)
 
 
 def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: bool) -> list[list[int]]:
@@ -222,17 +234,19 @@ def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: 
         best: tuple[int, int, int, int | None] | None = None
         for light in heapq.nsmallest(_MAX_PARTNERS, range(len(result)), key=loads.__getitem__):
             gap = loads[heavy] - loads[light]
-            theirs: list[int | None] = list(result[light])
+            theirs: list[tuple[int | None, int]] = [(other, sizes[other]) for other in result[light]]
             if not same_count:
-                theirs.append(None)  # A move: nothing comes back.
+                theirs.append((None, 0))  # A move: nothing comes back.
             if gap < 2 or len(result[heavy]) * len(theirs) > _MAX_PAIRS:
                 continue
             for ours in result[heavy]:
-                for other in theirs:
-                    moved = sizes[ours] - (0 if other is None else sizes[other])
-                    after = max(loads[heavy] - moved, loads[light] + moved)
-                    if 0 < moved < gap and (best is None or after < best[0]):
-                        best = (after, light, ours, other)
+                size = sizes[ours]
+                for other, back in theirs:
+                    moved = size - back
+                    if 0 < moved < gap:
+                        after = loads[light] + moved if 2 * moved > gap else loads[heavy] - moved
+                        if best is None or after < best[0]:
+                            best = (after, light, ours, other)
         if best is None:
             return result
         _, light, ours, other = best

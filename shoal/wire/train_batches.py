@@ -13,7 +13,16 @@ from shoal.wire.supports import detach_support
 
 def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
     """Yields the messages of a `TrainStep` stream: the header, then each group's header and rollouts."""
-    yield learner_pb2.TrainStepRequest(
+    yield header_to_wire(batch)
+    for group in batch.groups:
+        yield group_to_wire(group)
+        for rollout in group.rollouts:
+            yield from rollout_to_wire(rollout)
+
+
+def header_to_wire(batch: TrainBatch) -> learner_pb2.TrainStepRequest:
+    """Makes the first message of the stream."""
+    return learner_pb2.TrainStepRequest(
         header=learner_pb2.TrainStepHeader(
             train_step_id=batch.train_step_id,
             expected_version=version_to_wire(batch.expected_version),
@@ -21,30 +30,34 @@ def batch_to_wire(batch: TrainBatch) -> Iterator[learner_pb2.TrainStepRequest]:
             num_groups=len(batch.groups),
         )
     )
-    for group in batch.groups:
-        yield learner_pb2.TrainStepRequest(
-            group=learner_pb2.GroupHeader(
-                group_id=group.group_id,
-                prompt_token_ids=int32_to_wire(group.prompt_token_ids),
-                num_rollouts=len(group.rollouts),
-                traceparent=group.traceparent,
-            )
+
+
+def group_to_wire(group: TrainGroup) -> learner_pb2.TrainStepRequest:
+    """Makes the message before a group's rollouts."""
+    return learner_pb2.TrainStepRequest(
+        group=learner_pb2.GroupHeader(
+            group_id=group.group_id,
+            prompt_token_ids=int32_to_wire(group.prompt_token_ids),
+            num_rollouts=len(group.rollouts),
+            traceparent=group.traceparent,
         )
-        for rollout in group.rollouts:
-            completion = completion_to_wire(rollout.completion, with_text=False, with_words=False)
-            for part in detach_support(completion):
-                yield learner_pb2.TrainStepRequest(support_token_ids=part)
-            yield learner_pb2.TrainStepRequest(
-                rollout=learner_pb2.TrainRollout(
-                    completion=completion,
-                    advantage=rollout.advantage,
-                    weight=rollout.weight,
-                    reward=rollout.reward,
-                    token_advantages=(
-                        b"" if rollout.token_advantages is None else float32_to_wire(rollout.token_advantages)
-                    ),
-                )
-            )
+    )
+
+
+def rollout_to_wire(rollout: Rollout) -> Iterator[learner_pb2.TrainStepRequest]:
+    """Yields the messages of a rollout: several if its support exceeds one message."""
+    completion = completion_to_wire(rollout.completion, with_text=False, with_words=False)
+    for part in detach_support(completion):
+        yield learner_pb2.TrainStepRequest(support_token_ids=part)
+    yield learner_pb2.TrainStepRequest(
+        rollout=learner_pb2.TrainRollout(
+            completion=completion,
+            advantage=rollout.advantage,
+            weight=rollout.weight,
+            reward=rollout.reward,
+            token_advantages=b"" if rollout.token_advantages is None else float32_to_wire(rollout.token_advantages),
+        )
+    )
 
 
 def batch_from_wire(messages: Iterable[learner_pb2.TrainStepRequest]) -> TrainBatch:

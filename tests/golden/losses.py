@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.learner.loss.correction import Correction
 from services.learner.loss.loss_tokens import LossTokens
-from services.learner.loss.mini_batch import MiniBatch, Survey, correct_step, keep_top_entropy, weigh_mini_batch
+from services.learner.loss.mini_batch import MiniBatch, Survey, Surveyed, survey_values, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import RowLoss, pick_tokens, row_loss
 from shoal.config import RunConfig
@@ -42,6 +41,7 @@ class Matrices:
     mask: Tensor
     logprobs: Tensor
     entropies: Tensor
+    tokens: LossTokens
     mini_batch: MiniBatch
     result: RowLoss
 
@@ -85,10 +85,15 @@ def tokens_of(case: GoldenCase, baseline: str) -> LossTokens:
         values = matrix_of(case, name) if name in case.inputs else torch.full((len(mask),), default).double()
         return values[rows]
 
-    return LossTokens(
-        behavior, of_rows("advantages", 0.0), of_rows("scores", torch.nan), of_rows("sample_weights", 1.0),
-        Completions(rows, len(mask)),
-    )  # fmt: skip
+    completions = Completions(rows, len(mask))
+    return LossTokens(behavior, of_rows("advantages", 0.0), of_rows("scores", torch.nan), completions, completions)
+
+
+def weigh(case: GoldenCase, tokens: LossTokens, run: RunConfig, surveyed: Surveyed | None) -> MiniBatch:
+    """Makes the mini-batch of a case's tokens, each row of the case a completion."""
+    num_tokens_S = tokens.completions.num_tokens()
+    weights_S = matrix_of(case, "sample_weights") if "sample_weights" in case.inputs else torch.ones(len(num_tokens_S))
+    return weigh_mini_batch((), num_tokens_S, weights_S, run, surveyed=surveyed)
 
 
 def lose(case: GoldenCase, run: RunConfig, *, behavior: str = "old_logprobs") -> Matrices:
@@ -102,17 +107,12 @@ def lose(case: GoldenCase, run: RunConfig, *, behavior: str = "old_logprobs") ->
     logprobs = matrix_of(case, "logprobs").requires_grad_()
     entropies = (matrix_of(case, "entropies") if "entropies" in case.inputs else torch.zeros_like(logprobs)).detach()
     entropies.requires_grad_()
-    survey = Survey(proximal, entropies.detach()[mask])
-    correction: Correction = correct_step(tokens, survey, run)
-    mini_batch = weigh_mini_batch(
-        (), tokens, run, is_kept_N=keep_top_entropy(survey.entropies_N, run.loss.top_entropy_share),
-        proximal_logprobs_N=proximal, correction=correction,
-    )  # fmt: skip
-    picked = pick_tokens(mini_batch, torch.arange(len(tokens)))
+    mini_batch = weigh(case, tokens, run, survey_values(Survey(proximal, entropies.detach()[mask], tokens), run))
+    picked = pick_tokens(mini_batch, tokens, torch.arange(len(tokens)))
     reference = matrix_of(case, "ref_logprobs")[mask] if "ref_logprobs" in case.inputs else None
     result = row_loss(
         picked, logprobs[mask], entropies[mask], reference, run,
         kl_coef=run.kl.coef, num_counted=mini_batch.num_counted,
     )  # fmt: skip
     result.loss.backward()
-    return Matrices(mask, logprobs, entropies, mini_batch, result)
+    return Matrices(mask, logprobs, entropies, tokens, mini_batch, result)

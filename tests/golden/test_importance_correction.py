@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from services.learner.gap import GapSums
 from services.learner.loss.correction import entropy_threshold, filter_statistic, off_policy_divergence
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.tokens import known_baseline
-from services.learner.metrics import mismatch_metrics
 from shoal.config import RunConfig
 from tests.golden import GoldenCase, golden_cases
 from tests.golden.losses import Matrices, aggregation_of, lose, matrix_of, run_with, share
@@ -109,18 +109,17 @@ class Outcome:
         self.step: Matrices = lose(
             GoldenCase(**{**vars(case), "inputs": inputs}), self.run, behavior=self.behavior_name
         )
-        assert self.step.mini_batch.correction is not None
-        self.correction = self.step.mini_batch.correction
-        self.tokens = self.step.mini_batch.tokens
-        proximal = self.step.mini_batch.proximal_logprobs_N
-        assert proximal is not None
-        self.proximal = proximal
-        self.behavior = known_baseline(self.tokens.behavior_logprobs_N, proximal)
+        assert self.step.mini_batch.surveyed is not None
+        self.surveyed = self.step.mini_batch.surveyed
+        self.correction = self.surveyed.correction
+        self.tokens = self.step.tokens
+        self.proximal = self.surveyed.proximal_logprobs_N
+        self.behavior = known_baseline(self.tokens.behavior_logprobs_N, self.proximal)
 
     @property
     def applied_weights(self) -> torch.Tensor:
         """[N] the weights; 0 for tokens that a mask drops."""
-        is_dropped = self.correction.is_dropped_C | ~self.step.mini_batch.is_kept_N
+        is_dropped = self.correction.is_dropped_C | ~self.surveyed.is_kept_N
         return torch.where(is_dropped, 0.0, self.correction.weights_C)
 
     def matrix(self, values_N: torch.Tensor) -> Any:
@@ -174,7 +173,7 @@ class Outcome:
         correction = self.correction
         match key:
             case "modified_mask":
-                return self.step.mini_batch.counts_N
+                return ~correction.is_rejected_C
             case "kept_tokens":
                 return ~correction.is_dropped_C
             case "clipped_fraction":
@@ -188,14 +187,9 @@ class Outcome:
         raise AssertionError(f"{self.case.name}: there is no result {key}")
 
     def metrics(self) -> dict[str, float]:
-        measured = mismatch_metrics(
-            self.proximal,
-            self.tokens.behavior_logprobs_N,
-            self.tokens.completions,
-            self.applied_weights,
-            count_empty=True,
-        )
-        return measured | {"out_of_range_fraction": share(self.correction.is_dropped_C)}
+        sums = GapSums(self.tokens.completions.num)
+        sums.add(self.proximal, self.tokens.behavior_logprobs_N, self.tokens.completions, self.applied_weights)
+        return sums.mismatch(count_empty=True) | {"out_of_range_fraction": share(self.correction.is_dropped_C)}
 
 
 METRIC = {
@@ -229,4 +223,6 @@ def test_the_gap_between_engine_and_learner(case: GoldenCase) -> None:
     mask = matrix_of(case, "mask").bool()
     rows = torch.arange(len(mask))[:, None].expand_as(mask)[mask]
     learner, engine = (matrix_of(case, name)[mask] for name in ("old_logprobs", "rollout_logprobs"))
-    check_metrics(case, mismatch_metrics(learner, engine, Completions(rows, len(mask)), count_empty=True))
+    sums = GapSums(len(mask))
+    sums.add(learner, engine, Completions(rows, len(mask)))
+    check_metrics(case, sums.mismatch(count_empty=True))

@@ -2,9 +2,9 @@
 
 import torch
 
-from services.learner.loss.loss_tokens import LossTokens
+from services.learner.gap import GapSums
 from services.learner.loss.objectives.completions import Completions
-from services.learner.metrics import SUMS, StepRecord, TokenSums, gap_metrics, step_metrics
+from services.learner.metrics import SUMS, StepRecord, TokenSums, step_metrics
 from shoal.grpo.pass_at_k import pass_at_k
 from tests.golden import GoldenCase, as_array, golden_cases
 
@@ -38,14 +38,9 @@ def test_the_gap_between_engine_and_learner(case: GoldenCase) -> None:
         torch.tensor(as_array(case.inputs[name]))[mask] for name in ("trainer_logprobs", "rollout_logprobs")
     )
     completion = torch.arange(len(mask)).unsqueeze(1).expand(mask.shape)[mask]
-    tokens = LossTokens(
-        behavior_logprobs_N=engine,
-        advantages_N=torch.zeros_like(engine),
-        rewards_N=torch.zeros_like(engine),
-        weights_N=torch.ones_like(engine),
-        completions=Completions(completion, len(mask)),
-    )
-    metrics = gap_metrics(tokens, learner)
+    sums = GapSums(len(mask))
+    sums.add(learner, engine, Completions(completion, len(mask)))
+    metrics = sums.metrics()
     case.check("mean", metrics["val/logprob_gap_mean"])
     case.check("max", metrics["val/logprob_gap_max"])
     case.check("std", metrics["val/logprob_gap_std"])

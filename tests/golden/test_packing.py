@@ -95,5 +95,5 @@ def test_a_row_contains_its_samples_end_to_end(case: GoldenCase) -> None:
         # The position before a token predicts it.
         assert packed.predicting_C.tolist() == [place - 1 for place in trained]
         wanted = torch.tensor([case.expected["rollout_logprobs"][row][place] for place in trained])
-        behavior = LossTokens.of(groups).behavior_logprobs_N[packed.at_C]
+        behavior = LossTokens.of(packed.stretches, len(groups)).behavior_logprobs_N
         assert torch.allclose(behavior, wanted), f"got {behavior.tolist()}, wanted {wanted.tolist()}"

@@ -77,7 +77,7 @@ def test_the_loss_of_an_objective_and_its_gradient(case: GoldenCase) -> None:
         "grad_logprobs": lambda: outcome.gradient,
         "grad_entropies": lambda: outcome.entropy_gradient,
         "per_token_loss": lambda: unweighted_loss(outcome, run),
-        "per_sequence_loss": lambda: outcome.mini_batch.tokens.completions.mean(outcome.result.policy_loss_C),
+        "per_sequence_loss": lambda: outcome.tokens.completions.mean(outcome.result.policy_loss_C),
         "clip_fraction": lambda: share(is_clipped),
         "clip_fraction_lower": lambda: share(policy.is_dual_clipped_C),
         "approx_kl_old_new": lambda: (outcome.result.baseline_logprobs_C - outcome.result.logprobs_C).mean(),

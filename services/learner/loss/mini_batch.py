@@ -1,13 +1,13 @@
 """Mini-batches: whole groups, and the factor of each of their tokens in the loss.
 
-All values of this module are computed before the mini-batch is packed, from values that all ranks have. Some values
-need the policy's log-probabilities of the whole step: proximal log-probabilities for several optimizer steps,
-quantiles, means of weights, divisors without rejected tokens. These values come from a survey: one pass without
-gradient over the step's groups, before the first optimizer step.
+All values of this module are computed before the mini-batch is packed, from values that all ranks have. The factors
+need only the lengths of completions. Some values need the policy's log-probabilities of the whole step: proximal
+log-probabilities for several optimizer steps, quantiles, means of weights, divisors without rejected tokens. These
+values come from a survey: one pass without gradient over the step's groups, before the first optimizer step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from services.learner.loss.correction import Correction, correct, entropy_threshold
 from services.learner.loss.loss_tokens import LossTokens
-from services.learner.loss.objectives.completions import Completions
+from services.learner.loss.tensors import map_tensors
+from services.learner.model.contexts import num_loss_tokens
 from services.learner.model.packing import cut_mini_batches
 from shoal.config import RunConfig
 from shoal.rollout import TrainGroup
@@ -27,28 +28,42 @@ class Survey:
 
     logprobs_N: Tensor
     entropies_N: Tensor
+    tokens: LossTokens
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """The values of the tokens of a mini-batch that come from a survey. Every tensor is [N], on the CPU."""
+
+    proximal_logprobs_N: Tensor
+    """The log-probabilities before the step's first optimizer step."""
+    correction: Correction
+    is_kept_N: Tensor
+    """bool: whether the policy loss of the token counts. If not, the token still counts in the divisor and the KL."""
+
+    def part(self, at: Tensor | slice) -> "Surveyed":
+        """Returns the values of the tokens at `at`."""
+        picked: Surveyed = map_tensors(self, lambda values: values[at])
+        return picked
 
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """The groups of one optimizer step. Every tensor is [N], on the CPU."""
+    """The groups of one optimizer step, with S completions of N tokens that are not masked."""
 
     groups: tuple[TrainGroup, ...]
-    tokens: LossTokens
-    factors_N: Tensor
-    """The factor of each token, float64; 0 for a rejected token. The loss is the sum of factor times token loss."""
-    counts_N: Tensor
-    """bool: whether the token takes part in the loss at all; False for a rejected token."""
-    is_kept_N: Tensor
-    """bool: whether the policy loss of the token counts. If not, the token still counts in the divisor and the KL."""
-    proximal_logprobs_N: Tensor | None
-    """The log-probabilities before the step's first optimizer step. None means that the live values are used."""
-    correction: Correction | None
-    """The correction of the tokens. None means that the correction is computed from the live log-probabilities."""
+    factors_S: Tensor
+    """The factor of each token of a completion, [S] float64. The loss is the sum of factor times token loss."""
+    num_tokens: int
+    """N."""
+    num_counted: int
+    """The number of tokens that take part in the loss, which are those that no filter rejected."""
+    surveyed: Surveyed | None
+    """The values from the survey. None means that they are computed from the live log-probabilities."""
 
     @property
-    def num_counted(self) -> int:
-        return int(self.counts_N.sum())
+    def num_completions(self) -> int:
+        return len(self.factors_S)
 
 
 def needs_survey(config: RunConfig) -> bool:
@@ -67,33 +82,29 @@ def needs_survey(config: RunConfig) -> bool:
 
 def plan_mini_batches(groups: Sequence[TrainGroup], survey: Survey | None, config: RunConfig) -> list[MiniBatch]:
     """Plans the mini-batches of a step: whole groups in issue order. `survey` covers all tokens of `groups`."""
-    step = LossTokens.of(groups)
-    correction = None
-    is_kept_N = torch.ones(len(step), dtype=torch.bool)
-    if survey is not None:
-        correction = correct_step(step, survey, config)
-        is_kept_N = keep_top_entropy(survey.entropies_N, config.loss.top_entropy_share)
+    surveyed = None if survey is None else survey_values(survey, config)
     planned, start = [], 0
     for part in cut_mini_batches(groups, config.grpo.num_mini_batches):
-        tokens = LossTokens.of(part)
-        at = slice(start, start + len(tokens))
+        rollouts = [rollout for group in part for rollout in group.rollouts]
+        num_tokens_S = torch.tensor([num_loss_tokens(rollout) for rollout in rollouts])
+        at = slice(start, start + int(num_tokens_S.sum()))
         start = at.stop
+        weights_S = torch.tensor([rollout.weight for rollout in rollouts])
         planned.append(
             weigh_mini_batch(
-                part,
-                tokens,
-                config,
-                is_kept_N=is_kept_N[at],
-                proximal_logprobs_N=None if survey is None else survey.logprobs_N[at],
-                correction=None if correction is None else pick(correction, at),
+                part, num_tokens_S, weights_S, config, surveyed=None if surveyed is None else surveyed.part(at)
             )
         )
     return planned
 
 
-def correct_step(step: LossTokens, survey: Survey, config: RunConfig) -> Correction:
-    """Computes the correction of all tokens of a step."""
-    return correct(config.correction, survey.logprobs_N, step.behavior_logprobs_N, step.advantages_N, step.sequences)
+def survey_values(survey: Survey, config: RunConfig) -> Surveyed:
+    """Computes the values of all tokens of a step."""
+    tokens = survey.tokens
+    correction = correct(
+        config.correction, survey.logprobs_N, tokens.behavior_logprobs_N, tokens.advantages_N, tokens.sequences
+    )
+    return Surveyed(survey.logprobs_N, correction, keep_top_entropy(survey.entropies_N, config.loss.top_entropy_share))
 
 
 def keep_top_entropy(entropies_N: Tensor, share: float) -> Tensor:
@@ -105,41 +116,34 @@ def keep_top_entropy(entropies_N: Tensor, share: float) -> Tensor:
 
 def weigh_mini_batch(
     groups: tuple[TrainGroup, ...],
-    tokens: LossTokens,
+    num_tokens_S: Tensor,
+    weights_S: Tensor,
     config: RunConfig,
     *,
-    is_kept_N: Tensor,
-    proximal_logprobs_N: Tensor | None,
-    correction: Correction | None,
+    surveyed: Surveyed | None,
 ) -> MiniBatch:
-    """Computes the factor of each token of a mini-batch."""
-    counts_N = torch.ones(len(tokens), dtype=torch.bool)
-    if correction is not None:
-        counts_N = ~correction.is_rejected_C
-    counted = Completions(tokens.completions.index_C[counts_N], tokens.completions.num)
-    factors_N = torch.zeros(len(tokens), dtype=torch.float64)
-    factors_N[counts_N] = token_factors(
+    """Computes the factors of a mini-batch from the number of each completion's tokens, [S] int64, and its weight."""
+    num_counted_S = num_tokens_S
+    if surveyed is not None:
+        of_completions = surveyed.correction.is_rejected_C.split(num_tokens_S.tolist())
+        num_counted_S = num_tokens_S - torch.stack([is_rejected_C.sum() for is_rejected_C in of_completions])
+    factors_S = token_factors(
         config.loss.resolved_aggregation,
-        counted,
+        num_counted_S,
         denominator=config.loss.denominator or config.sampling.max_completion_tokens,
         empty_sequences=config.loss.empty_sequences,
     )
-    return MiniBatch(groups, tokens, factors_N * tokens.weights_N, counts_N, is_kept_N, proximal_logprobs_N, correction)
-
-
-def pick(correction: Correction, at: Tensor | slice) -> Correction:
-    """Returns the correction of the tokens at the indices `at`."""
-    return Correction(**{field.name: getattr(correction, field.name)[at] for field in fields(Correction)})
+    return MiniBatch(groups, factors_S * weights_S, int(num_tokens_S.sum()), int(num_counted_S.sum()), surveyed)
 
 
 def token_factors(
     mode: str,
-    completions: Completions,
+    num_tokens_S: Tensor,
     *,
     denominator: float | None = None,
     empty_sequences: Literal["skip", "count"] = "skip",
 ) -> Tensor:
-    """Returns the factor of each token's loss, [C] float64; the loss is the sum of the products.
+    """Returns the factor of the loss of each completion's tokens, [S] float64; the loss is the sum of the products.
 
     The factors take into account all completions of the mini-batch, so the value and gradient of the loss do not depend
     on how its tokens are packed, cut into forwards or spread over ranks. No factor is a mean of means.
@@ -149,20 +153,19 @@ def token_factors(
     (S denominator) (Dr. GRPO, arXiv:2503.20783); `fixed-denominator` 1 / denominator. S includes completions without
     tokens only if `empty_sequences` is "count".
     """
-    num_tokens_S = completions.num_tokens()
-    num_sequences = completions.num if empty_sequences == "count" else int((num_tokens_S > 0).sum())
-    factors_C = torch.ones(len(completions.index_C), dtype=torch.float64, device=completions.index_C.device)
+    num_sequences = len(num_tokens_S) if empty_sequences == "count" else int((num_tokens_S > 0).sum())
+    ones_S = torch.ones(len(num_tokens_S), dtype=torch.float64)
     match mode:
         case "token-mean":
-            return factors_C / max(1, len(factors_C))
+            return ones_S / max(1, int(num_tokens_S.sum()))
         case "seq-mean-token-mean":
-            return factors_C / completions.spread(num_tokens_S) / max(1, num_sequences)
+            return ones_S / num_tokens_S.clamp(min=1) / max(1, num_sequences)
         case "seq-mean-token-sum":
-            return factors_C / max(1, num_sequences)
+            return ones_S / max(1, num_sequences)
         case "seq-mean-token-sum-norm":
             assert denominator is not None
-            return factors_C / (max(1, num_sequences) * denominator)
+            return ones_S / (max(1, num_sequences) * denominator)
         case "fixed-denominator":
             assert denominator is not None
-            return factors_C / denominator
+            return ones_S / denominator
     raise AssertionError(f"unknown aggregation {mode!r}")

@@ -8,18 +8,19 @@ its KL. A rejected token leaves the loss altogether. Neither the correction's we
 The entropy bonus is a mean over tokens for every aggregation.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from services.learner.loss.correction import Correction, correct, is_off_policy
 from services.learner.loss.kl import token_kl
-from services.learner.loss.mini_batch import MiniBatch, pick
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mini_batch import MiniBatch, Surveyed
 from services.learner.loss.objectives import OBJECTIVES
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, known_baseline
+from services.learner.loss.tensors import map_tensors
 from shoal.config import RunConfig
 
 
@@ -34,24 +35,18 @@ class RowTokens:
     advantages_C: Tensor
     rewards_C: Tensor
     factors_C: Tensor
-    is_kept_C: Tensor
-    proximal_logprobs_C: Tensor | None
-    correction: Correction | None
     completions: Completions
-    """The `sequences` of the mini-batch's tokens."""
+    """The sequences, as in `LossTokens`."""
+    surveyed: Surveyed | None
+
+    def part(self, at: Tensor) -> "RowTokens":
+        """Returns the tokens at `at`."""
+        picked: RowTokens = map_tensors(self, lambda values: values[at])
+        return picked
 
     def to(self, device: torch.device) -> "RowTokens":
-        return RowTokens(**{field.name: _to(getattr(self, field.name), device) for field in fields(self)})
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, Completions):
-        return Completions(value.index_C.to(device), value.num)
-    if isinstance(value, Correction):
-        return Correction(**{field.name: getattr(value, field.name).to(device) for field in fields(Correction)})
-    return value
+        moved: RowTokens = map_tensors(self, lambda values: values.to(device))
+        return moved
 
 
 @dataclass(frozen=True)
@@ -75,23 +70,26 @@ class RowLoss:
     """The KL of each token, not weighted."""
 
 
-def pick_tokens(mini_batch: MiniBatch, at_C: Tensor) -> RowTokens:
-    """Picks the tokens at the indices `at_C`, if they count in the loss. The index -1 means outside the mini-batch."""
+def pick_tokens(mini_batch: MiniBatch, tokens: LossTokens, at_C: Tensor) -> RowTokens:
+    """Picks, of a row's tokens, those that count.
+
+    `at_C` has the index in the mini-batch of each scored token; -1 marks a token that is not in `tokens`.
+    """
     where_C = torch.nonzero(at_C >= 0).squeeze(1)
-    where_C = where_C[mini_batch.counts_N[at_C[where_C]]]
-    at = at_C[where_C]
-    tokens, proximal_N, correction = mini_batch.tokens, mini_batch.proximal_logprobs_N, mini_batch.correction
-    return RowTokens(
+    factors_C = tokens.completions.spread(mini_batch.factors_S).to(tokens.advantages_N.dtype)
+    surveyed = None if mini_batch.surveyed is None else mini_batch.surveyed.part(at_C[where_C])
+    picked = RowTokens(
         where_C=where_C,
-        behavior_logprobs_C=tokens.behavior_logprobs_N[at],
-        advantages_C=tokens.advantages_N[at],
-        rewards_C=tokens.rewards_N[at],
-        factors_C=mini_batch.factors_N[at].to(tokens.advantages_N.dtype),
-        is_kept_C=mini_batch.is_kept_N[at],
-        proximal_logprobs_C=None if proximal_N is None else proximal_N[at],
-        correction=None if correction is None else pick(correction, at),
-        completions=Completions(tokens.sequences.index_C[at], tokens.sequences.num),
+        behavior_logprobs_C=tokens.behavior_logprobs_N,
+        advantages_C=tokens.advantages_N,
+        rewards_C=tokens.rewards_N,
+        factors_C=factors_C,
+        completions=tokens.sequences,
+        surveyed=surveyed,
     )
+    if surveyed is None or not surveyed.correction.is_rejected_C.any():
+        return picked
+    return picked.part(~surveyed.correction.is_rejected_C)
 
 
 def row_loss(
@@ -110,19 +108,22 @@ def row_loss(
     """
     live_C, entropy_C = logprobs_C[tokens.where_C], entropy_C[tokens.where_C]
     detached_C = live_C.detach()
-    proximal_C = detached_C if tokens.proximal_logprobs_C is None else tokens.proximal_logprobs_C
+    surveyed = tokens.surveyed
+    proximal_C = detached_C if surveyed is None else surveyed.proximal_logprobs_N
     behavior_C = known_baseline(tokens.behavior_logprobs_C, detached_C)
     baseline_C = behavior_C if config.loss.baseline == "behavior" else proximal_C
     policy_tokens = PolicyTokens(
         live_C, detached_C, baseline_C, tokens.advantages_C, tokens.rewards_C, tokens.completions
     )
     policy = OBJECTIVES[config.loss.objective](policy_tokens, config.loss)
-    correction = tokens.correction
-    if correction is None:
+    if surveyed is None:
         correction = correct(
             config.correction, proximal_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions
         )
-    is_dropped_C = correction.is_dropped_C | ~tokens.is_kept_C
+        is_dropped_C = correction.is_dropped_C
+    else:
+        correction = surveyed.correction
+        is_dropped_C = correction.is_dropped_C | ~surveyed.is_kept_N
     if config.loss.off_policy_mask is not None:
         is_dropped_C = is_dropped_C | is_off_policy(
             detached_C, tokens.behavior_logprobs_C, tokens.advantages_C, tokens.completions, config.loss.off_policy_mask

@@ -3,29 +3,32 @@
 A completion follows the prompt of its group. If the episode of a completion has segments, the completion is cut, and
 each segment follows its own prompt. The rest of a train step (losses, divisors, weights) knows only whole completions,
 so an episode counts once, even if the episode has several segments.
+
+Contexts are made of all groups, on every rank, so they hold views of the groups' arrays and copy no tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from shoal.arrays import Int32Array
-from shoal.rollout import Completion, Rollout, TrainGroup
+from shoal.arrays import BoolArray, Float32Array, Int32Array
+from shoal.rollout import Rollout, TrainGroup
 
 
 @dataclass(frozen=True)
 class Stretch:
     """Consecutive tokens of a completion, `start` to `end` (exclusive), that follow one prompt."""
 
-    completion: Completion
+    rollout: Rollout
+    completion_index: int
+    """Index of the completion among the completions of all groups."""
     start: int
     end: int
-    counts: npt.NDArray[np.bool_]
-    """Whether each token counts in the loss, [end - start]."""
     first_at: int
     """Index of the stretch's first loss token among the concatenated loss tokens of all groups."""
+    num_counted: int
+    """The number of the tokens that count in the loss."""
 
     @property
     def num_tokens(self) -> int:
@@ -34,7 +37,26 @@ class Stretch:
     @property
     def token_ids(self) -> Int32Array:
         """The tokens, [end - start]."""
-        return self.completion.token_ids[self.start : self.end]
+        return self.rollout.completion.token_ids[self.start : self.end]
+
+    @property
+    def counts(self) -> BoolArray | slice:
+        """Whether each token counts in the loss, [end - start], or a slice of all tokens; an index of arrays."""
+        mask = self.rollout.completion.loss_mask
+        return slice(None) if mask is None else mask[self.start : self.end]
+
+    @property
+    def behavior_logprobs(self) -> Float32Array:
+        """The behavior log-probabilities of the tokens that count, [num_counted]."""
+        return self.rollout.completion.behavior_logprobs[self.start : self.end][self.counts]
+
+    @property
+    def advantages(self) -> Float32Array:
+        """The advantages of the tokens that count, [num_counted] float32."""
+        values = self.rollout.token_advantages
+        if values is None:
+            return np.full(self.num_counted, self.rollout.advantage, dtype=np.float32)
+        return np.asarray(values, dtype=np.float32)[self.start : self.end][self.counts]
 
 
 @dataclass(frozen=True)
@@ -48,23 +70,38 @@ class Context:
 
 def contexts_of(groups: Sequence[TrainGroup]) -> list[Context]:
     """Returns the contexts of `groups`, in order. Segments of a group that have the same prompt share a context."""
-    contexts, at = [], 0
+    contexts, at, index = [], 0, 0
     for group in groups:
         found: dict[bytes, tuple[Int32Array, list[Stretch]]] = {}
         for rollout in group.rollouts:
-            completion, mask = rollout.completion, loss_mask(rollout)
-            for segment in completion.segments(group.prompt_token_ids):
-                counts = mask[segment.start : segment.end]
-                stretch = Stretch(completion, segment.start, segment.end, counts, at)
+            for segment in rollout.completion.segments(group.prompt_token_ids):
+                num_counted = _num_counted(rollout, segment.start, segment.end)
+                stretch = Stretch(rollout, index, segment.start, segment.end, at, num_counted)
                 prompt = segment.prompt_token_ids
                 key = b"" if prompt is group.prompt_token_ids else prompt.tobytes()
                 found.setdefault(key, (prompt, []))[1].append(stretch)
-                at += int(counts.sum())
+                at += num_counted
+            index += 1
         contexts += [Context(prompt, tuple(stretches)) for prompt, stretches in found.values()]
     return contexts
 
 
-def loss_mask(rollout: Rollout) -> npt.NDArray[np.bool_]:
-    """Returns which tokens of the completion count in the loss, [T]."""
+def stretches_of(groups: Sequence[TrainGroup]) -> list[Stretch]:
+    """Returns the stretches of `groups` in the order of their tokens."""
+    stretches = [stretch for context in contexts_of(groups) for stretch in context.stretches]
+    return sorted(stretches, key=lambda stretch: stretch.first_at)
+
+
+def num_loss_tokens(rollout: Rollout) -> int:
+    """Counts the tokens of a completion that count in the loss."""
+    return _num_counted(rollout, 0, rollout.completion.num_tokens)
+
+
+def has_loss_token(group: TrainGroup) -> bool:
+    """Returns whether any token of a group's completions counts in the loss."""
+    return any(map(num_loss_tokens, group.rollouts))
+
+
+def _num_counted(rollout: Rollout, start: int, end: int) -> int:
     mask = rollout.completion.loss_mask
-    return np.ones(rollout.completion.num_tokens, dtype=bool) if mask is None else mask
+    return end - start if mask is None else int(np.count_nonzero(mask[start:end]))

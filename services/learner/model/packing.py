@@ -1,25 +1,24 @@
 """Packing: the tensors of this rank's forwards, from the groups of a train step.
 
+The plan needs the lengths of all groups. A rank reads the tokens of its own rows alone, each row when its turn comes.
+
 Letters for shapes: R tokens of a row, each prompt once; C completion tokens that are scored; N sequences (a prompt
 with one completion) of about the same length L; K tokens of the largest support in a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import Any
+from functools import cached_property, lru_cache
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from services.learner.model.contexts import Context, contexts_of, loss_mask
-from shoal.config.tables.sampling import SamplingConfig
-from shoal.grpo.packing import GroupLengths, Row, plan_packing
-from shoal.rollout import Completion, FinishReason, Support, TrainBatch, TrainGroup
-from shoal.wire import invalid
+from services.learner.model.contexts import Context, Stretch, contexts_of, has_loss_token
+from shoal.grpo.packing import GroupLengths, PackingPlan, Row, plan_packing
+from shoal.rollout import Support, TrainGroup
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -77,7 +76,9 @@ class PackedRow:
     targets_C: Tensor
     """The scored tokens, [C] int64."""
     at_C: Tensor
-    """The index of each scored token in its mini-batch's `LossTokens`, [C] int64; -1 for a token that is not in it."""
+    """The index of each scored token among its mini-batch's loss tokens, [C] int64; -1 for a token that is not one."""
+    stretches: tuple[Stretch, ...] = ()
+    """The stretches of the scored tokens, in their order; none if the tokens are not a mini-batch's."""
     support_CK: Tensor | None = None
     """The support of each scored token, [C, K] int64: the token first, -1 as padding. None means the vocabulary."""
 
@@ -86,99 +87,24 @@ class PackedRow:
         return len(self.token_ids_R)
 
     def to(self, device: torch.device) -> "PackedRow":
-        moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            moved[field.name] = None if value is None else value.to(device)
-        return PackedRow(**moved)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor | Layout)}
+        return PackedRow(**values | moved)
 
 
-def check_batch(batch: TrainBatch, *, vocab_size: int, max_positions: int | None) -> None:
-    """Raises `InvalidArgument`, which names the group and the fault, if the model cannot train on the batch."""
-    if not any(num_loss_tokens(group) for group in batch.groups):
-        raise invalid("groups", "no completion token counts in the loss, so there is nothing to train on")
-    for group in batch.groups:
-        name = f"group {group.group_id}"
-        if not len(group.prompt_token_ids):
-            raise invalid(
-                "group.prompt_token_ids",
-                f"{name} has an empty prompt, so that no token predicts the first token of the completion",
-            )
-        check_tokens(group.prompt_token_ids, vocab_size, "group.prompt_token_ids", name)
-        for rollout in group.rollouts:
-            completion = rollout.completion
-            name = f"group {group.group_id}, sample {completion.sample_index}"
-            if completion.finish_reason is FinishReason.ABORT:
-                raise invalid("completion.finish_reason", f"{name} was aborted: leave out aborted completions")
-            if not np.isfinite(rollout.advantage):
-                raise invalid("rollout.advantage", f"{name} has advantage {rollout.advantage}, which must be finite")
-            if rollout.token_advantages is not None and not np.isfinite(rollout.token_advantages).all():
-                raise invalid("rollout.token_advantages", f"{name} has values that are not finite")
-            if not (np.isfinite(rollout.weight) and rollout.weight >= 0):
-                raise invalid("rollout.weight", f"{name} has weight {rollout.weight}; it must be at least 0 and finite")
-            check_tokens(completion.token_ids, vocab_size, "completion.token_ids", name)
-            if completion.support is not None:
-                check_tokens(completion.support.token_ids, vocab_size, "completion.support_token_ids", name)
-            _check_segments(completion, group, name, vocab_size, max_positions)
+class PackedRows:
+    """The rows of a rank, by forward. Each is packed when its turn comes, so that few exist at a time."""
 
+    def __init__(self, contexts: Sequence[Context], plan: Sequence[Row]) -> None:
+        """`plan` has the pieces of each row, whose groups are contexts."""
+        self._contexts = contexts
+        self._plan = plan
 
-def _check_segments(
-    completion: Completion, group: TrainGroup, name: str, vocab_size: int, max_positions: int | None
-) -> None:
-    for segment in completion.segments(group.prompt_token_ids):
-        if segment.prompt_token_ids is not group.prompt_token_ids:  # The group's own prompt is checked once.
-            if not len(segment.prompt_token_ids):
-                raise invalid("completion.episode.segments", f"{name} has a segment with an empty prompt")
-            check_tokens(segment.prompt_token_ids, vocab_size, "completion.episode.segments", name)
-        length = len(segment.prompt_token_ids) + segment.end - segment.start
-        if max_positions is not None and length > max_positions:
-            raise invalid(
-                "completion.token_ids",
-                f"{name} has {length} tokens with its prompt, but the model takes at most {max_positions}",
-            )
+    def __len__(self) -> int:
+        return len(self._plan)
 
-
-def check_supports(batch: TrainBatch, sampling: SamplingConfig) -> None:
-    """Raises `InvalidArgument` unless every completion has a support if `sampling.top_k` > 0, and none otherwise."""
-    for group in batch.groups:
-        for rollout in group.rollouts:
-            completion = rollout.completion
-            if (completion.support is not None) != sampling.is_restricted:
-                need = "is needed" if sampling.is_restricted else "must be empty"
-                raise invalid(
-                    "completion.support_token_ids",
-                    f"{need} when sampling.top_k is {sampling.top_k} (group {group.group_id}, sample "
-                    f"{completion.sample_index})",
-                )
-
-
-def check_rewards(batch: TrainBatch, objective: str) -> None:
-    """Raises `InvalidArgument` when a completion has no reward but the objective needs it."""
-    if objective != "topr":
-        return
-    for group in batch.groups:
-        for rollout in group.rollouts:
-            if rollout.reward is None:
-                raise invalid(
-                    "rollout.reward",
-                    f"group {group.group_id}, sample {rollout.completion.sample_index} has no reward, but "
-                    "loss.objective = topr needs a reward for each completion",
-                )
-
-
-def check_tokens(token_ids: npt.NDArray[np.int32], vocab_size: int, field: str, name: str) -> None:
-    """Raises `InvalidArgument` when a token id is outside the model's vocabulary."""
-    if len(token_ids) and (int(token_ids.min()) < 0 or int(token_ids.max()) >= vocab_size):
-        raise invalid(
-            field,
-            f"{name} has token ids from {token_ids.min()} to {token_ids.max()}; the model's token ids are 0 to "
-            f"{vocab_size - 1}",
-        )
-
-
-def num_loss_tokens(group: TrainGroup) -> int:
-    """Counts the completion tokens of a group that count in the loss."""
-    return sum(int(loss_mask(rollout).sum()) for rollout in group.rollouts)
+    def __iter__(self) -> Iterator[PackedRow]:
+        return (pack_row(self._contexts, row) for row in self._plan)
 
 
 def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> list[tuple[TrainGroup, ...]]:
@@ -188,23 +114,52 @@ def cut_mini_batches(groups: Sequence[TrainGroup], num_mini_batches: int) -> lis
     """
     edges = np.linspace(0, len(groups), num_mini_batches + 1).round().astype(int)
     cut = [tuple(groups[start:end]) for start, end in pairwise(edges)]
-    return [part for part in cut if any(num_loss_tokens(group) for group in part)]
+    return [part for part in cut if any(map(has_loss_token, part))]
 
 
 def pack_for_rank(
     groups: Sequence[TrainGroup], *, max_tokens: int, rank: int, num_ranks: int
-) -> tuple[list[PackedRow], int]:
-    """Packs this rank's rows of a mini-batch. Every rank has the same number of rows.
+) -> tuple[PackedRows, int]:
+    """Plans this rank's rows of a mini-batch. Every rank has the same number of rows.
 
     Also returns the number of rows, over all ranks, that are not empty.
     """
     contexts = contexts_of(groups)
-    lengths = [
+    plan = _plan(_lengths(contexts), max_tokens, num_ranks)
+    return PackedRows(contexts, plan.of_rank(rank)), plan.num_rows
+
+
+def rollouts_of_ranks(
+    groups: Sequence[TrainGroup],
+    mini_batches: Sequence[tuple[TrainGroup, ...]],
+    *,
+    max_tokens: int,
+    num_ranks: int,
+) -> list[set[int]]:
+    """Returns, for each rank, the indices of the rollouts of `groups` whose tokens are in its rows of a mini-batch."""
+    starts = dict(zip(map(id, groups), accumulate((len(group.rollouts) for group in groups), initial=0), strict=False))
+    found: list[set[int]] = [set() for _ in range(num_ranks)]
+    for mini_batch in mini_batches:
+        contexts, first = contexts_of(mini_batch), starts[id(mini_batch[0])]
+        plan = _plan(_lengths(contexts), max_tokens, num_ranks)
+        for rank, indices in enumerate(found):
+            for piece in chain.from_iterable(plan.of_rank(rank)):
+                stretches = contexts[piece.group].stretches
+                indices.update(first + stretches[index].completion_index for index in piece.completions)
+    return found
+
+
+def _lengths(contexts: Sequence[Context]) -> tuple[GroupLengths, ...]:
+    return tuple(
         GroupLengths(len(context.prompt_token_ids), tuple(stretch.num_tokens for stretch in context.stretches))
         for context in contexts
-    ]
-    plan = plan_packing(lengths, max_tokens=max_tokens, num_ranks=num_ranks)
-    return [pack_row(contexts, row) for row in plan.of_rank(rank)], plan.num_rows
+    )
+
+
+@lru_cache(maxsize=32)
+def _plan(lengths: tuple[GroupLengths, ...], max_tokens: int, num_ranks: int) -> PackingPlan:
+    # Rank 0 also needs the plan to share the step, and each epoch needs it again.
+    return plan_packing(lengths, max_tokens=max_tokens, num_ranks=num_ranks)
 
 
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
@@ -216,6 +171,7 @@ def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
     targets: list[npt.NDArray[np.int32]] = []
     at: list[Int64Array] = []
     supports: list[Int64Array] = []
+    stretches: list[Stretch] = []
     end = 0
     for piece in row:
         context = contexts[piece.group]
@@ -227,18 +183,19 @@ def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
         for index in piece.completions:
             stretch = context.stretches[index]
             completion, counts = stretch.token_ids, stretch.counts
+            stretches.append(stretch)
             sequence = np.concatenate([prompt_at, np.arange(end, end + len(completion))])
             token_ids.append(completion)
             positions.append(np.arange(len(prompt), len(sequence)))
             sequences.append(sequence)
             predicting.append(sequence[len(prompt) - 1 : -1][counts])
             targets.append(completion[counts])
-            at.append(np.arange(stretch.first_at, stretch.first_at + int(counts.sum())))
-            if (support := stretch.completion.support) is not None:
+            at.append(np.arange(stretch.first_at, stretch.first_at + stretch.num_counted))
+            if (support := stretch.rollout.completion.support) is not None:
                 supports.append(_support_rows(support.part(stretch.start, stretch.end))[counts])
             end += len(completion)
     if not sum(map(len, targets)):
-        return _idle_row()
+        return idle_row()
     return PackedRow(
         token_ids_R=_tensor(token_ids, torch.int64),
         positions_R=_tensor(positions, torch.int64),
@@ -246,13 +203,27 @@ def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
         predicting_C=_tensor(predicting, torch.int64),
         targets_C=_tensor(targets, torch.int64),
         at_C=_tensor(at, torch.int64),
+        stretches=tuple(stretches),
         support_CK=_support_tensor(supports),
     )
 
 
-def _idle_row() -> PackedRow:
+def idle_row() -> PackedRow:
     """Makes the shortest row. This row costs almost nothing and adds nothing, but takes part in every collective."""
     return sequence_row([np.zeros(2, dtype=np.int32)])
+
+
+def cut_sequences(sequences: Sequence[npt.NDArray[np.int32]], max_tokens: int) -> list[slice]:
+    """Cuts sequences into consecutive chunks of at most `max_tokens`, or of one sequence that is longer."""
+    chunks: list[slice] = []
+    room = 0
+    for index, sequence in enumerate(sequences):
+        if not chunks or len(sequence) > room:
+            chunks.append(slice(index, index))
+            room = max_tokens
+        chunks[-1] = slice(chunks[-1].start, index + 1)
+        room -= len(sequence)
+    return chunks
 
 
 def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[Support] = ()) -> PackedRow:

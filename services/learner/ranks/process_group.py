@@ -52,7 +52,7 @@ class Command(IntEnum):
     CONFIGURE = 1
     """LearnerServiceConfigureRequest."""
     TRAIN_STEP = 2
-    """The stream of TrainStepRequest, each message after its length."""
+    """No message; each rank then gets its share of the step (see `shares.py`)."""
     COMPUTE_LOGPROBS = 3
     """ComputeLogprobsRequest."""
     PUBLISH_WEIGHTS = 4
@@ -143,7 +143,11 @@ class ProcessGroup:
     @property
     def data_rank(self) -> int:
         """The index of the part of the data that this rank computes. Ranks that share rows have the same index."""
-        return self.rank // (1 if self.sequence_group is None else self.sequence_group.size)
+        return self.data_rank_of(self.rank)
+
+    def data_rank_of(self, rank: int) -> int:
+        """Returns the index of the part of the data that a rank computes."""
+        return rank // (1 if self.sequence_group is None else self.sequence_group.size)
 
     @property
     def data_size(self) -> int:
@@ -166,6 +170,19 @@ class ProcessGroup:
         if length:
             dist.broadcast(body, 0, group=self._control)
         return Command(command), body.numpy().tobytes()
+
+    def send_bytes(self, body: bytearray, rank: int) -> None:
+        """Sends bytes to one follower, which calls `receive_bytes`. Rank 0 only."""
+        dist.send(torch.tensor([len(body)]), rank, group=self._control)
+        dist.send(torch.frombuffer(body, dtype=torch.uint8), rank, group=self._control)
+
+    def receive_bytes(self) -> memoryview:
+        """Receives bytes of rank 0. Followers only."""
+        length = torch.empty(1, dtype=torch.int64)
+        dist.recv(length, 0, group=self._control)
+        body = torch.empty(int(length), dtype=torch.uint8)
+        dist.recv(body, 0, group=self._control)
+        return memoryview(body.numpy())
 
     def all_gather(self, body: bytes) -> list[bytes]:
         """Returns the bytes of all ranks, by rank, on every rank."""
@@ -274,13 +291,13 @@ def join_messages(messages: Iterable[Message]) -> bytes:
     return b"".join(part for body in bodies for part in (_LENGTH.pack(len(body)), body))
 
 
-def split_messages(joined: bytes, kind: type[_M]) -> Iterator[_M]:
+def split_messages(joined: bytes | memoryview, kind: type[_M]) -> Iterator[_M]:
     """Yields the messages that `join_messages` joined."""
     start = 0
     while start < len(joined):
         (length,) = _LENGTH.unpack_from(joined, start)
         start += _LENGTH.size
-        yield kind.FromString(joined[start : start + length])
+        yield kind.FromString(bytes(joined[start : start + length]))
         start += length
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from services.learner.loss.loss_tokens import LossTokens
-from services.learner.loss.mini_batch import Survey, correct_step, weigh_mini_batch
+from services.learner.loss.mini_batch import Survey, survey_values, weigh_mini_batch
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.policy_loss import pick_tokens, row_loss
 from services.learner.metrics import TokenSums, rate_metrics
@@ -21,14 +21,13 @@ def test_the_kl_of_completions_is_a_mean_over_those_with_a_token_left() -> None:
     )
     behavior, reference = torch.full((4,), -2.0), torch.tensor([-2.1, -2.3, -2.6, -9.0])
     logprobs = torch.tensor([-2.0, -2.0, -2.0, -1.0])
-    tokens = LossTokens(behavior, *[torch.ones(4)] * 3, Completions(torch.tensor([0, 0, 1, 2]), 3))
-    correction = correct_step(tokens, Survey(logprobs, torch.zeros(4)), run)
-    mini_batch = weigh_mini_batch(
-        (), tokens, run, is_kept_N=torch.ones(4).bool(), proximal_logprobs_N=logprobs, correction=correction
-    )
+    completions = Completions(torch.tensor([0, 0, 1, 2]), 3)
+    tokens = LossTokens(behavior, torch.ones(4), torch.ones(4), completions, completions)
+    surveyed = survey_values(Survey(logprobs, torch.zeros(4), tokens), run)
+    mini_batch = weigh_mini_batch((), completions.num_tokens(), torch.ones(3), run, surveyed=surveyed)
     sums = TokenSums()
     assert sums.kl_of_completions == 0
-    picked = pick_tokens(mini_batch, torch.arange(4))
+    picked = pick_tokens(mini_batch, tokens, torch.arange(4))
     sums.add(row_loss(picked, logprobs, torch.zeros(4), reference, run, kl_coef=0.1, num_counted=3))
     # The means of 0.1 and 0.3, and of 0.6: 0.2 and 0.6.
     assert sums.kl_of_completions == pytest.approx(0.4), sums.kl_of_completions

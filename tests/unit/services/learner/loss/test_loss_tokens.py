@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from services.learner.gap import GapSums
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import plan_mini_batches
-from services.learner.metrics import gap_metrics
-from services.learner.model.packing import check_batch, check_supports, pack_for_rank
+from services.learner.model.batch_checks import check_batch, check_supports
+from services.learner.model.packing import pack_for_rank
 from shoal.config.tables.sampling import SamplingConfig
 from shoal.rollout import Rollout, Support, TrainGroup
 from tests.support.configs import run_config
@@ -40,16 +41,19 @@ def test_what_a_masked_token_carries_changes_nothing_of_the_loss(mode: str) -> N
     groups = make_groups()
     (plain,) = plan_mini_batches(played(groups), None, config)
     (changed,) = plan_mini_batches(played(groups, masked=-99.0, token_advantage=1e9), None, config)
-    for name in (field.name for field in fields(LossTokens) if field.name not in ("completions", "segments")):
-        values = getattr(plain.tokens, name)
-        assert torch.equal(values, getattr(changed.tokens, name)) or torch.isnan(values).all(), name
-    assert torch.equal(plain.factors_N, changed.factors_N), "the divisors count the policy's tokens alone"
-    assert not torch.isnan(plain.tokens.behavior_logprobs_N).any()
+    assert torch.equal(plain.factors_S, changed.factors_S), "the divisors count the policy's tokens alone"
+    tokens, same = LossTokens.of_groups(plain.groups), LossTokens.of_groups(changed.groups)
+    for name in (field.name for field in fields(LossTokens) if field.name not in ("completions", "sequences")):
+        values = getattr(tokens, name)
+        assert torch.equal(values, getattr(same, name)) or torch.isnan(values).all(), name
+    assert not torch.isnan(tokens.behavior_logprobs_N).any()
 
 
 def test_tokens_without_a_log_probability_that_are_masked_are_not_missing() -> None:
-    tokens = LossTokens.of(played(make_groups()))
-    metrics = gap_metrics(tokens, tokens.behavior_logprobs_N + 0.25)
+    tokens = LossTokens.of_groups(played(make_groups()))
+    sums = GapSums(tokens.completions.num)
+    sums.add(tokens.behavior_logprobs_N + 0.25, tokens.behavior_logprobs_N, tokens.completions)
+    metrics = sums.metrics()
     assert metrics["val/num_missing_behavior_logprobs"] == 0
     assert metrics["val/logprob_gap_mean"] == metrics["val/logprob_gap_max"] == 0.25
     assert all(np.isfinite(value) for value in metrics.values()), metrics
@@ -60,7 +64,7 @@ def test_an_episode_is_accepted_and_its_environment_is_context_that_no_row_score
     check_batch(make_batch(groups=groups), vocab_size=260, max_positions=None)
     rows, _ = pack_for_rank(groups, max_tokens=100, rank=0, num_ranks=1)
     num_tokens = sum(rollout.completion.num_tokens for group in groups for rollout in group.rollouts)
-    num_sampled = len(LossTokens.of(groups))
+    num_sampled = len(LossTokens.of_groups(groups))
     assert sum(len(row.targets_C) for row in rows) == num_sampled < num_tokens
     assert sum(row.num_tokens for row in rows) >= num_tokens
 

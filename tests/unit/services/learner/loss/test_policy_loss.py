@@ -11,8 +11,8 @@ from torch import Tensor
 
 from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.mini_batch import MiniBatch, Survey, needs_survey, plan_mini_batches
-from services.learner.loss.policy_loss import pick_tokens, row_loss
-from services.learner.model.packing import pack_for_rank
+from services.learner.loss.policy_loss import RowTokens, pick_tokens, row_loss
+from services.learner.model.packing import PackedRow, pack_for_rank
 from services.learner.model.policy import Policy, load_policy
 from shoal.config import RunConfig
 from shoal.rollout import Episode, EpisodeSegment, Rollout, TrainGroup
@@ -50,11 +50,16 @@ class Spread:
 
 
 def look(policy: Policy, groups: Sequence[TrainGroup]) -> Survey:
-    seen = torch.zeros(2, len(LossTokens.of(groups)))
+    tokens = LossTokens.of_groups(groups)
+    seen = torch.zeros(2, len(tokens))
     for row in pack_for_rank(groups, max_tokens=4096, rank=0, num_ranks=1)[0]:
         with torch.no_grad():
             seen[:, row.at_C] = torch.stack(policy(row, 1.0))
-    return Survey(*seen)
+    return Survey(*seen, tokens)
+
+
+def tokens_of(mini_batch: MiniBatch, row: PackedRow) -> RowTokens:
+    return pick_tokens(mini_batch, LossTokens.of(row.stretches, mini_batch.num_completions), row.at_C)
 
 
 def learn(policy: Policy, reference: Policy, config: RunConfig, spread: Spread) -> tuple[float, Tensor]:
@@ -91,11 +96,11 @@ def add_gradient(
     """Adds one rank's share of the gradient; returns its share of the loss."""
     rows, _ = pack_for_rank(mini_batch.groups, max_tokens=spread.max_tokens, rank=rank, num_ranks=spread.num_ranks)
     total = 0.0
-    for row in rows[:: -1 if spread.is_reversed else 1]:
+    for row in list(rows)[:: -1 if spread.is_reversed else 1]:
         with torch.no_grad():
             reference_C = reference(row, 1.0)[0] if config.kl.coef else None
         result = row_loss(
-            pick_tokens(mini_batch, row.at_C), *policy(row, 1.0), reference_C, config,
+            tokens_of(mini_batch, row), *policy(row, 1.0), reference_C, config,
             kl_coef=config.kl.coef, num_counted=mini_batch.num_counted,
         )  # fmt: skip
         result.loss.backward()
@@ -150,13 +155,13 @@ def test_a_row_on_a_gpu_brings_its_tokens_there_and_leaves_nothing_behind(varian
     """Tensors without data stand for those on a GPU: torch refuses to mix either with the CPU's."""
     gpu = torch.device("meta")
     config, groups = variant_config(Path("unused"), variant), varied_groups()
-    num_tokens = len(LossTokens.of(groups))
-    survey = Survey(-torch.rand(num_tokens), torch.rand(num_tokens)) if needs_survey(config) else None
+    tokens = LossTokens.of_groups(groups)
+    survey = Survey(-torch.rand(len(tokens)), torch.rand(len(tokens)), tokens) if needs_survey(config) else None
     (mini_batch, *_) = plan_mini_batches(groups, survey, config)
     (row, *_), _ = pack_for_rank(mini_batch.groups, max_tokens=4096, rank=0, num_ranks=1)
     logprobs, entropies, reference = (torch.empty(len(row.targets_C), device=gpu) for _ in range(3))
     result = row_loss(
-        pick_tokens(mini_batch, row.at_C).to(gpu),
+        tokens_of(mini_batch, row).to(gpu),
         logprobs.requires_grad_(),
         entropies.requires_grad_(),
         reference,

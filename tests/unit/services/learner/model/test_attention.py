@@ -220,7 +220,7 @@ def test_a_policy_on_a_gpu_makes_every_tensor_there(
     policy = Policy(lm, compute_dtype=torch.float32, logits_chunk_tokens=chunk_tokens)
     policy.scorer.entropy_gradient = True
     rows, _ = pack_for_rank(make_groups(), max_tokens=4096, rank=0, num_ranks=1)
-    row = rows[0].to(gpu)
+    row = next(iter(rows)).to(gpu)
     logprobs, entropies = policy(row, 0.8)
     (logprobs.sum() + entropies.sum()).backward()
     assert (logprobs.shape, logprobs.device) == (row.targets_C.shape, gpu)

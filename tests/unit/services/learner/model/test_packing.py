@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from services.learner.loss.loss_tokens import LossTokens
-from services.learner.model.contexts import loss_mask
-from services.learner.model.packing import (
-    check_batch,
-    check_rewards,
-    check_supports,
-    cut_mini_batches,
-    num_loss_tokens,
-    pack_for_rank,
-    sequence_row,
-)
+from services.learner.model.batch_checks import check_batch, check_rewards, check_supports
+from services.learner.model.contexts import num_loss_tokens
+from services.learner.model.packing import cut_mini_batches, pack_for_rank, sequence_row
 from shoal.config.tables.sampling import SamplingConfig
 from shoal.errors import InvalidArgument
 from shoal.rollout import FinishReason, Rollout, TrainGroup
@@ -28,6 +21,11 @@ def changed(group: TrainGroup, **completion: object) -> TrainGroup:
     """Returns the group with other fields in its first completion."""
     first, *others = group.rollouts
     return replace(group, rollouts=(replace(first, completion=replace(first.completion, **completion)), *others))
+
+
+def loss_mask(rollout: Rollout) -> np.ndarray:
+    mask = rollout.completion.loss_mask
+    return np.ones(rollout.completion.num_tokens, dtype=bool) if mask is None else mask
 
 
 def masked(group: TrainGroup) -> TrainGroup:
@@ -63,7 +61,7 @@ def test_all_ranks_together_score_every_token_once(num_ranks: int) -> None:
     rows = [pack_for_rank(groups, max_tokens=60, rank=rank, num_ranks=num_ranks)[0] for rank in range(num_ranks)]
     assert len({len(of_rank) for of_rank in rows}) == 1, "ranks have different numbers of forwards"
     scored = sum(int((row.at_C >= 0).sum()) for of_rank in rows for row in of_rank)
-    assert scored == sum(num_loss_tokens(group) for group in groups)
+    assert scored == sum(num_loss_tokens(rollout) for group in groups for rollout in group.rollouts)
     targets = sorted(token for of_rank in rows for row in of_rank for token in row.targets_C[row.at_C >= 0].tolist())
     assert targets == sorted(
         token for group in groups for r in group.rollouts for token in r.completion.token_ids.tolist()
@@ -128,7 +126,7 @@ def test_only_an_objective_that_uses_rewards_requires_them() -> None:
 
 def test_the_loss_tokens_are_those_of_the_rows() -> None:
     groups = varied_groups(num_groups=5)
-    tokens = LossTokens.of(groups)
+    tokens = LossTokens.of_groups(groups)
     behavior = [r.completion.behavior_logprobs[loss_mask(r)] for group in groups for r in group.rollouts]
     np.testing.assert_array_equal(tokens.behavior_logprobs_N, np.concatenate(behavior))
     places = []
@@ -245,7 +243,8 @@ def test_all_ranks_together_score_every_token_of_segments_once(num_ranks: int) -
         row for r in range(num_ranks) for row in pack_for_rank(groups, max_tokens=40, rank=r, num_ranks=num_ranks)[0]
     ]
     at = sorted(int(index) for row in rows for index in row.at_C if index >= 0)
-    assert at == list(range(sum(map(num_loss_tokens, groups)))), f"scored: {at}"
+    num_tokens = sum(num_loss_tokens(rollout) for group in groups for rollout in group.rollouts)
+    assert at == list(range(num_tokens)), f"scored: {at}"
     tokens = np.concatenate([rollout.completion.token_ids for group in groups for rollout in group.rollouts])
     for row in rows:
         for index, target in zip(row.at_C.tolist(), row.targets_C.tolist(), strict=True):

@@ -25,11 +25,11 @@ def settings(**values: object) -> LearnerConfig:
 
 def rows_of(groups: Sequence[TrainGroup], max_tokens: int) -> list[PackedRow]:
     rows, _ = pack_for_rank(groups, max_tokens=max_tokens, rank=0, num_ranks=1)
-    return rows
+    return list(rows)
 
 
 def weighted_sum(policy: Policy, rows: Sequence[PackedRow], groups: Sequence[TrainGroup]) -> Tensor:
-    advantages = LossTokens.of(groups).advantages_N
+    advantages = LossTokens.of_groups(groups).advantages_N
     return sum((policy(row, TEMPERATURE)[0] * advantages[row.at_C]).sum() for row in rows)
 
 

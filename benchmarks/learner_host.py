@@ -1,0 +1,158 @@
+"""The learner's work on the host before a step's first forward, in nanoseconds of CPU time per token of the step.
+
+    make bench NAME=learner_host
+    make bench NAME=learner_host ARGS="--groups 64 --group-size 8 --completion-tokens 1024 --ranks 8"
+
+Runs `Learner.step` on made-up groups with an engine that stops it at the first forward, as one of `--ranks` ranks.
+"read" is the work of rank 0 on the messages of the step, and "step" the work from the call of `Learner.step` to the
+first forward: checks, the packing plan, the values of the mini-batch and the first row. "share" is what rank 0 sends
+the followers, without the network. "rows" is the packing of the rank's rows and the values of their tokens: of all but
+the first row this happens during the step, beside a GPU's work on the row before.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from services.learner.learner import Learner
+from services.learner.loss.loss_tokens import LossTokens
+from services.learner.loss.mini_batch import plan_mini_batches
+from services.learner.loss.policy_loss import pick_tokens
+from services.learner.model.flops import Work
+from services.learner.model.packing import _plan
+from services.learner.ranks.shares import send_shares
+from services.learner.request_checks import take_all
+from shoal.config import parse_config
+from shoal.rollout import TrainBatch, WeightVersion
+from shoal.v1 import learner_pb2
+from shoal.wire import batch_from_wire, batch_to_wire
+from tests.support.train_batches import make_group
+
+ResultT = TypeVar("ResultT")
+
+
+class _FirstForward(Exception):
+    pass
+
+
+class _Ranks:
+    """A rank without others."""
+
+    rank = data_rank = 0
+    device = torch.device("cpu")
+
+    def __init__(self, size: int) -> None:
+        self.size = self.data_size = size
+
+    def data_rank_of(self, rank: int) -> int:
+        return rank
+
+    def send_bytes(self, body: bytearray, rank: int) -> None: ...
+
+
+class _Engine:
+    """An engine that computes nothing."""
+
+    kept_casts = nullcontext
+
+    def forward(self, *_: Any) -> Any:
+        raise _FirstForward
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=64, help="groups of a step (default: %(default)s)")
+    parser.add_argument("--group-size", type=int, default=8, help="completions of a group (default: %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=200, help="tokens of a prompt (default: %(default)s)")
+    parser.add_argument("--completion-tokens", type=int, default=8192, help="longest of them (default: %(default)s)")
+    parser.add_argument("--pack-tokens", type=int, default=16384, help="learner.pack_tokens (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks of the learner (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps (default: %(default)s)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    batch = make_step(options)
+    learner = make_learner(options)
+    num_tokens = batch.num_tokens
+    taken = [measure(learner, batch) for _ in range(options.repeats + 1)][1:]  # The first one warms up.
+    print(f"{num_tokens} tokens, {options.ranks} ranks: ns of CPU time a token of the step, fastest of {len(taken)}")
+    for name in taken[0]:
+        print(f"  {name:5} {min(parts[name] for parts in taken) / num_tokens * 1e9:7.1f}")
+    first = min(sum(parts.values()) - parts["rows"] for parts in taken)
+    print(f"  before the first forward: {first / num_tokens * 1e9:.1f} ns a token, {first:.3f} s")
+
+
+def make_step(options: argparse.Namespace) -> TrainBatch:
+    """Makes a step of groups whose completions have between a quarter and all of the longest length."""
+    rng, longest = np.random.default_rng(0), options.completion_tokens
+    groups = tuple(
+        make_group(
+            f"g{number}", num_prompt_tokens=options.prompt_tokens, rng=rng,
+            completion_lengths=rng.integers(longest // 4, longest + 1, size=options.group_size).tolist(),
+        )
+        for number in range(options.groups)
+    )  # fmt: skip
+    return TrainBatch("step", WeightVersion(0, 0), 1.0, groups)
+
+
+def make_learner(options: argparse.Namespace) -> Learner:
+    config = parse_config(
+        {
+            "model": {"path": "none"},
+            "data": {"sources": [{"task": "arithmetic"}]},
+            "learner": {"pack_tokens": options.pack_tokens},
+        }
+    )
+    model: Any = type("Model", (), {"vocab_size": 256, "max_context_tokens": None})
+    ranks: Any = _Ranks(options.ranks)
+    engine: Any = _Engine()
+    learner = Learner(config, ranks, engine, None, lm=None, model=model, pack_tokens=options.pack_tokens)
+    counter: Any = SimpleNamespace(of=lambda row, **_: Work())
+    learner.flops = counter
+    return learner
+
+
+def measure(learner: Learner, batch: TrainBatch) -> dict[str, float]:
+    """Returns the seconds of CPU time of each part."""
+    bodies = [message.SerializeToString() for message in batch_to_wire(batch)]
+    parts: dict[str, float] = {}
+
+    def timed(name: str, work: Callable[[], ResultT]) -> ResultT:
+        started = time.process_time()
+        result = work()
+        parts[name] = time.process_time() - started
+        return result
+
+    def read() -> TrainBatch:
+        return batch_from_wire(take_all([learner_pb2.TrainStepRequest.FromString(body) for body in bodies]))
+
+    def share() -> None:
+        if learner.process_group.size > 1:
+            send_shares(learner.process_group, received, learner.rollouts_of_parts(received.groups))
+
+    def step() -> None:
+        learner.check(received)
+        with suppress(_FirstForward):
+            learner.step(received)
+
+    def rows() -> None:
+        for mini_batch in plan_mini_batches(received.groups, None, learner.config):
+            packed, _ = learner._pack(mini_batch.groups)
+            for row in packed:
+                pick_tokens(mini_batch, LossTokens.of(row.stretches, mini_batch.num_completions), row.at_C)
+
+    received = timed("read", read)
+    _plan.cache_clear()
+    timed("share", share)
+    timed("step", step)
+    timed("rows", rows)
+    return parts
+
+
+if __name__ == "__main__":
+    main()
