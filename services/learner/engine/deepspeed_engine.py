@@ -10,6 +10,7 @@ Frozen parameters have no gradient, no optimizer state and no place in a checkpo
 """
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from shoal.config.tables.learner import LearnerConfig
 from shoal.models.file_names import FileNames
 
 _TAG = "state"
+_OF_ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
+"""The name of a parameter of a single expert, in a model whose experts are modules of their own."""
 _SETTINGS = ("betas", "eps", "weight_decay")
 """Settings of AdamW, without the learning rate, which every step sets."""
 
@@ -73,7 +76,8 @@ class DeepSpeedEngine:
         self._has_frozen = len(self._trained) < len(self._parameters)
         if self._has_frozen:
             policy.register_state_dict_post_hook(_drop_frozen)
-        settings = policy_settings(config, num_trained=self.num_trained)
+        has_optional = any(_OF_ONE_EXPERT.search(name) for name, _ in policy.lm.named_parameters())
+        settings = policy_settings(config, num_trained=self.num_trained, trains_every_parameter=not has_optional)
         if self.zero_stage == 3:
             settings["zero_optimization"] |= gather_by_layer(policy.lm)
         self._engine, *_ = deepspeed.initialize(

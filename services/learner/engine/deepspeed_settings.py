@@ -63,14 +63,19 @@ def settle_on_machine(
     return config.model_copy(update={"zero_stage": stage, "compute_dtype": dtype})
 
 
-def policy_settings(config: LearnerConfig, *, num_trained: int) -> dict[str, Any]:
-    """Returns DeepSpeed's configuration for a policy with `num_trained` trained values."""
+def policy_settings(config: LearnerConfig, *, num_trained: int, trains_every_parameter: bool = True) -> dict[str, Any]:
+    """Returns DeepSpeed's configuration for a policy with `num_trained` trained values.
+
+    `trains_every_parameter` is false if some trained parameters may have no gradient in a row, such as the parameters
+    of an expert that the row does not use.
+    """
     zero = policy_sharding(config) | {"reduce_bucket_size": min(_BUCKET_ELEMENTS, num_trained)}
     if config.zero_stage in (1, 2):
         # Each rank gets only the gradients that it applies: half the bytes of an all-reduce.
         zero["use_multi_rank_bucket_allreduce"] = False
-        # A bucket is reduced while the backward pass computes the next. Offloading orders its copies by itself.
-        zero["overlap_comm"] = not config.offload_optimizer
+        # A bucket is reduced while the backward pass computes the next. Offloading orders its copies by itself. Stage 1
+        # would not reduce a gradient that earlier rows have, but the last row does not.
+        zero["overlap_comm"] = not config.offload_optimizer and (trains_every_parameter or config.zero_stage == 2)
     if config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     settings: dict[str, Any] = {

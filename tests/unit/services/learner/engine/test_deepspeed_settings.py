@@ -107,3 +107,11 @@ def test_a_cpu_without_bfloat16_instructions_computes_in_float32_where_the_type_
     monkeypatch.setattr(compute_dtype, "has_instructions", lambda dtype: has_bfloat16)
     settings = settle_on_machine(LearnerConfig(), device=torch.device("cpu"), num_ranks=1)
     assert (settings.compute_dtype, settings.zero_stage) == (settled, 0)
+
+
+@pytest.mark.parametrize(("stage", "overlaps"), [(1, False), (2, True)])
+def test_stage_1_does_not_overlap_reductions_if_the_last_row_may_lack_a_gradient(stage: Any, overlaps: bool) -> None:
+    config = LearnerConfig(zero_stage=stage)
+    settings = policy_settings(config, num_trained=NUM_TRAINED, trains_every_parameter=False)
+    assert settings["zero_optimization"]["overlap_comm"] is overlaps
+    assert policy_settings(config, num_trained=NUM_TRAINED)["zero_optimization"]["overlap_comm"] is True
