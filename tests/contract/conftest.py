@@ -7,6 +7,7 @@ import pytest
 
 from services.coordinator.workers import registry
 from tests.support.cluster import Cluster
+from tests.support.remembered_texts import remembered_texts as remembered_texts
 from tests.support.tiny_model import make_tiny_model
 
 

@@ -17,6 +17,7 @@ from shoal.rpc.errors import to_status
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
 from tests.support.parsed_commands import Shoal
+from tests.support.remembered_texts import remembered_texts as remembered_texts
 from tests.support.warm_modules import WarmModules
 
 BEGAN_S = 1_700_000_000
