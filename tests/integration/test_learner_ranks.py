@@ -1,4 +1,7 @@
-"""Real DeepSpeed on one and two ranks: the same gradient and the same steps at every ZeRO stage, offloaded or not."""
+"""Real DeepSpeed on one and two ranks: the same gradient and the same steps at ZeRO stages, offloaded or not.
+
+tests/acceptance/test_learner_stages.py has the other stages.
+"""
 
 import asyncio
 import json
@@ -29,8 +32,8 @@ from tests.support.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-STAGES = ("0", "1", "2", "3", "1-offloaded", "3-offloaded", "0-lora", "2-lora", "3-lora", "0-nf4", "3-nf4")
-FROZEN_STAGES = ("0-frozen", "2-frozen", "3-frozen")
+STAGES = ("0", "2", "3", "3-offloaded", "0-lora", "3-lora", "0-nf4", "3-nf4")
+FROZEN_STAGES = ("0-frozen", "3-frozen")
 RANDOM_STAGES = ("2-dropout",)
 """Those in which ranks draw different numbers."""
 SUMMED_STAGES = ("3-bfloat16",)
@@ -119,7 +122,7 @@ def test_the_exported_model_computes_what_the_ranks_computed(folder: Path, stage
     np.testing.assert_allclose(result["canary"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("stage", ["0-lora", "2-lora", "3-lora"])
+@pytest.mark.parametrize("stage", ["0-lora", "3-lora"])
 def test_merged_model_and_adapter_of_an_export_give_the_same_logprobs(folder: Path, stage: str) -> None:
     export = Path(result_of(folder, stage, 2)["export"])
     tokens = torch.from_numpy(make_groups()[0].prompt_token_ids).long()
@@ -142,7 +145,7 @@ def test_a_checkpoint_gives_the_folders_that_the_learner_exports(folder: Path, s
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-@pytest.mark.parametrize("stage", ["0", "2", "3"])
+@pytest.mark.parametrize("stage", ["0", "3"])
 def test_a_checkpoint_holds_the_adapters_and_not_the_frozen_model(folder: Path, stage: str, num_ranks: int) -> None:
     whole, adapters = (result_of(folder, name, num_ranks)["checkpoint_bytes"] for name in (stage, f"{stage}-lora"))
     assert adapters < whole / 5, f"{adapters} bytes with adapters, {whole} without"

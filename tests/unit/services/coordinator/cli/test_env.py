@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,14 +109,19 @@ def games(tmp_path: Path) -> str:
     return str(file)
 
 
-def played(*arguments: str, lines: str) -> tuple[int, list[str], str]:
-    """Plays with the lines as input; returns exit code, lines of the output, and errors."""
-    main = "from services.coordinator.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", main, "env", "play", *arguments],
-        input=lines, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    return done.returncode, done.stdout.splitlines(), done.stderr
+Played = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture
+def played(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> Played:
+    """Plays with lines as input; returns exit code, lines of the output, and errors."""
+
+    def play(*arguments: str, lines: str) -> tuple[int, list[str], str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        code, out, error = shoal("env", "play", *arguments)
+        return code, out.splitlines(), error
+
+    return play
 
 
 def test_what_comes_with_shoal_and_a_file_is_listed(shoal: Shoal, games: str, tmp_path: Path) -> None:
@@ -165,7 +171,7 @@ def test_a_file_that_does_not_work_is_named_without_the_folder_that_it_is_in(sho
     assert "ValueError at picky.py:4: " in listed["picky"] and str(tmp_path) not in out
 
 
-def test_a_person_plays_with_texts_and_calls() -> None:
+def test_a_person_plays_with_texts_and_calls(played: Played) -> None:
     lines = '/guess {"number": 50}\n/guess {"number": "x"}\n/guess {"number": 42}\n'
     code, out, error = played("guess_number", "--task", '{"number": 42}', lines=lines)
     assert code == 0, error
@@ -176,7 +182,7 @@ def test_a_person_plays_with_texts_and_calls() -> None:
     assert summary["reward"] == pytest.approx((1 - 8 / 99) - 0.1 + 1)
 
 
-def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoal, games: str) -> None:
+def test_an_environment_is_played_and_checked_with_some_of_its_tools(played: Played, shoal: Shoal, games: str) -> None:
     arguments = (f"{games}:Searching", "--tools", '["search"]')
     code, out, error = played(*arguments, lines="/browse\n/search\n")
     assert code == 0, error
@@ -194,7 +200,7 @@ def test_an_environment_is_played_and_checked_with_some_of_its_tools(shoal: Shoa
     assert code == 1 and "seed 1, turn 2: " in text, "without --tools, all are called"
 
 
-def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_run() -> None:
+def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_run(played: Played) -> None:
     code, out, error = played("guess_number", "--task", '{"number": 42}', lines="/guess 42\n/guess 42]\nIs it 42?\n")
     assert code == 0, error
     assert "\n".join(out).count('/guess {"number": ...};') == 2, out
@@ -202,18 +208,18 @@ def test_a_person_is_told_how_a_call_is_written_and_what_ends_an_episode_in_a_ru
     assert json.loads(out[-1])["metrics"]["guesses"] == 0
 
 
-def test_the_end_of_the_input_ends_the_episode(games: str) -> None:
+def test_the_end_of_the_input_ends_the_episode(played: Played, games: str) -> None:
     code, out, error = played(f"{games}:Doubling", lines="")
     assert code == 0, error
     assert out[0].startswith("user: What is ") and json.loads(out[-1])["outcome"] == "scored"
 
 
-def test_settings_are_those_of_the_configuration_but_for_the_ones_that_are_given(games: str) -> None:
+def test_settings_are_those_of_the_configuration_but_for_the_ones_that_are_given(played: Played, games: str) -> None:
     _, out, error = played(f"{games}:Doubling", "--settings", '{"highest": 1}', lines="")
     assert "1 times 2" in out[0], error
 
 
-def test_one_environment_of_a_run_is_played_whatever_its_data_name(games: str, tmp_path: Path) -> None:
+def test_one_environment_of_a_run_is_played_whatever_its_data_name(played: Played, games: str, tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(
         '[model]\npath = "m"\n[[data.sources]]\npath = "d"\nenvironment = "other"\n'
@@ -297,14 +303,14 @@ def test_the_check_of_what_cannot_work_here_says_why_and_plays_nothing(shoal: Sh
     assert code == 2 and "textarena" in error and "Traceback" not in error, error
 
 
-def test_a_person_answers_the_calls_of_an_agent(games: str) -> None:
+def test_a_person_answers_the_calls_of_an_agent(played: Played, games: str) -> None:
     code, out, error = played(f"{games}:Adding", lines="3\n4\n")
     assert code == 0, error
     assert out[:2] == ["user: A number?"] * 2, "each call shows what is new"
     assert json.loads(out[2])["reward"] == 7.0
 
 
-def test_the_end_of_the_input_ends_an_agent_quietly(games: str) -> None:
+def test_the_end_of_the_input_ends_an_agent_quietly(played: Played, games: str) -> None:
     code, out, error = played(f"{games}:Impatient", lines="3\n")
     assert (code, error) == (0, ""), error
     assert out[:-1] == ["user: A number?"] * 2 and json.loads(out[-1])["outcome"] == "scored", out

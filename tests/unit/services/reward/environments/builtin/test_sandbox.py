@@ -138,6 +138,7 @@ async def test_a_check_pays_for_the_work_at_the_end() -> None:
         assert await environment.step(Turn(1, "Done.")) == Observation([])
 
 
+DEEP = "import os; [(os.mkdir(name), os.chdir(name)) for name in 2000 * [str(0)]]"
 CHECKED = {"files": {"t/test.sh": '[ "$(cat answer)" = 42 ]\n'}, "check": "sh t/test.sh"}
 
 
@@ -151,7 +152,7 @@ CHECKED = {"files": {"t/test.sh": '[ "$(cat answer)" = 42 ]\n'}, "check": "sh t/
         ["mkdir other; echo true > other/test.sh; rm -r t; ln -s other t"],
         ["rm -r t; echo no folder > t"],
         ["echo true > t/test.sh; chmod 0400 t/test.sh; chmod 0500 t ."],
-        ["rm t/test.sh; mkdir t/test.sh; cd t/test.sh; for i in $(seq 2000); do mkdir d; cd d; done"],
+        ["rm t/test.sh; mkdir t/test.sh; cd t/test.sh", f"python3 -c '{DEEP}'"],
         ["mkdir bin; printf '#!/bin/sh\\ntrue' > bin/sh; chmod +x bin/sh", "export PATH=$PWD/bin:$PATH", "hash -r"],
         ["sh() { true; }; export -f sh; alias sh=true; shopt -s expand_aliases"],
         [
