@@ -14,7 +14,7 @@ from shoal.errors import Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import generator_pb2, worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
-from tests.integration.test_reexec import learner, refusal
+from tests.acceptance.test_reexec import learner, refusal
 from tests.support.configs import run_config
 from tests.support.local_stack import free_port, guessing_config, write_config
 from tests.support.loopback import GENERATOR

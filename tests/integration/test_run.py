@@ -25,7 +25,7 @@ from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.integration
 
-NUM_STEPS = 16
+NUM_STEPS = 12
 
 
 @dataclass

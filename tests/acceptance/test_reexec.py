@@ -24,7 +24,7 @@ from tests.support.local_stack import free_port
 from tests.support.loopback import LEARNER
 from tests.support.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 NOBODY = "127.0.0.1:1"
 STARTING_S = 300.0
