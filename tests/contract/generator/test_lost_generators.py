@@ -108,7 +108,7 @@ async def test_a_generator_that_was_told_to_end_costs_no_token_and_counts_as_no_
     cluster: Cluster, model: Path
 ) -> None:
     leaving, other = (ReportingGenerator(cluster.plane, holds=holds) for holds in (True, False))
-    cluster.learner.step_s = 3.0  # So that the end of the process is seen before the end of the run.
+    cluster.learner.may_step.clear()  # So that the end of the process is seen before the end of the run.
     await cluster.add_all(other)
     await cluster.add(leaving, "leaving")
     grpo = {"max_staleness": 0, "group_size": 3, "groups_per_step": 4, "keep_zero_signal": True}
@@ -121,6 +121,8 @@ async def test_a_generator_that_was_told_to_end_costs_no_token_and_counts_as_no_
     leaving.leaves.set()
     await cluster.until("group_reissued")
     await cluster.kill("leaving")
+    await cluster.until("worker_left")
+    cluster.learner.may_step.set()
     _, events = await cluster.finish(3)
     assert not {"worker_lost", "worker_out_of_reach", "group_dropped"} & set(kinds(events)), kinds(events)
     assert kinds(events).count("worker_left") == 1

@@ -13,6 +13,7 @@ from shoal.config import parse_config
 from shoal.config.load import config_struct
 from shoal.error_reasons import ErrorReason
 from shoal.errors import AlreadyExists, DataLoss, FailedPrecondition, InvalidArgument
+from shoal.models import adapter_check
 from shoal.v1 import coordinator_pb2 as pb
 from tests.support.configs import run_config
 from tests.support.tiny_model import make_tiny_model
@@ -85,7 +86,8 @@ def test_a_resume_that_ends_before_its_checkpoint_is_refused_before_a_process_st
     assert prepare_local_run(request, tmp_path / "runs", lambda _: None).config.run.num_steps == 9
 
 
-def test_a_misspelled_layer_is_refused_before_a_process_starts(tmp_path: Path) -> None:
+def test_a_misspelled_layer_is_refused_before_a_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_check, "find_spec", lambda name: None)  # Torch would take seconds to say the same.
     model = make_tiny_model(tmp_path / "model")
     lora = {"rank": 4, "target_modules": ["q_pro"]}
     config = parse_config(
