@@ -78,6 +78,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
         num_steps=NUM_STEPS,
         num_groups=GROUPS,
         group_size=GROUP_SIZE,
+        sampling={"top_k": 20, "top_p": 0.9, "max_completion_tokens": 400},
         generator={"lora": "adapter"},
         learner={"learning_rate": 1e-2, "lora": {"rank": 4, "alpha": 8}},
     )

@@ -100,7 +100,7 @@ def test_a_restored_learner_takes_the_same_step_to_the_bit(folder: Path, stage: 
     for name, value in result["second"].items():
         if not name.startswith(("time/", "learner_tokens")):
             assert result["second_again"][name] == value, name
-    assert stage in FROZEN_STAGES or result["reset"] == "2.0"
+    assert stage.endswith("-frozen") or result["reset"] == "2.0"
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])

@@ -25,7 +25,6 @@ def chatting_run(
     config = guessing_config(
         folder,
         data={"sources": [{"path": str(folder / f"{name}.jsonl"), "environment": name} for name in code]},
-        sampling={"max_completion_tokens": 400},
         run={"num_steps": num_steps},
         grpo={"group_size": group_size, "groups_per_step": num_groups, "max_staleness": 0},
         episodes={"max_turns": 8, "max_turn_tokens": 8},
