@@ -1,6 +1,7 @@
 """A whole run of episodes whose generator gets adapters: real vLLM, real DeepSpeed, real gloo.
 
-Half of the groups are of an environment that is a Python file, half of an agent that is written with `openai`.
+Half of the groups are of an environment that is a Python file, half of an agent that is written with `openai`. All are
+sampled with a top_k and a top_p, so the learner agrees only if it uses the support of each token.
 """
 
 import math

@@ -193,7 +193,7 @@ async def test_hanging_completions_leave_the_others_a_share_of_their_throughput(
 
 
 async def alone_and_beside_hanging(reward: RewardProcess) -> tuple[float, float]:
-    alone = await gsm8k_per_second(reward, seconds=1.0)
+    alone = await gsm8k_per_second(reward, seconds=0.5)
     stop = asyncio.Event()
 
     async def hang() -> None:
@@ -203,7 +203,7 @@ async def alone_and_beside_hanging(reward: RewardProcess) -> tuple[float, float]
     hanging = [asyncio.create_task(hang()) for _ in range(8)]
     # Until the service has measured these completions, they may occupy every process once.
     await asyncio.sleep(0.5)
-    beside = await gsm8k_per_second(reward, seconds=4.0)
+    beside = await gsm8k_per_second(reward, seconds=2.0)
     stop.set()
     for task in hanging:
         task.cancel()

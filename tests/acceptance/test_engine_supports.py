@@ -15,7 +15,7 @@ from shoal.rollout import Completion, Rollout, SamplingParams, Support, TrainGro
 from tests.support.configs import run_config
 from tests.support.packages import skip_without
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 torch = pytest.importorskip("torch")
 skip_without("vllm")
@@ -37,7 +37,9 @@ NUM_TOKENS = 32
 FULL = SamplingParams(temperature=1.0, max_completion_tokens=NUM_TOKENS, stop_token_ids=())
 NUCLEUS = replace(FULL, top_k=20, top_p=0.9, return_support=True)
 RESTRICTED = {
+    "top_k 20, top_p 0.9": NUCLEUS,
     "top_k 20, top_p 0.9, temperature 0.7": replace(NUCLEUS, temperature=0.7),
+    "top_k 5": replace(NUCLEUS, top_k=5, top_p=1.0),
     "top_k 50, min_p 0.1": replace(NUCLEUS, top_k=50, top_p=1.0, min_p=0.1),
 }
 
