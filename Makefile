@@ -63,6 +63,7 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/python tools/configuration_docs.py --check
 	$(BIN)/python tools/metrics_docs.py --check
 	$(BIN)/python tools/verifier_docs.py --check
+	$(BIN)/python tools/performance_docs.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python -m pytest -q tests/contract/rpc/test_protos.py
 
@@ -78,10 +79,11 @@ proto: install-dev  ## Regenerate shoal/v1 from proto/
 requirements: install-dev  ## Rewrite requirements/ from the packages in .venv
 	$(BIN)/python tools/lock.py
 
-docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tables/verifiers.py from the code
+docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tables/verifiers.py
 	$(BIN)/python tools/verifier_docs.py
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py
+	$(BIN)/python tools/performance_docs.py
 
 accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (about an hour)
 	$(BIN)/python -m pytest -s tests/acceptance

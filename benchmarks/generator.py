@@ -183,7 +183,7 @@ def _serve(pipe: Connection, config: RunConfig, load: Load) -> None:
         pipe.send(server.port)
         with contextlib.suppress(EOFError):  # The client is gone.
             while await asyncio.to_thread(pipe.recv) == "bare":
-                await _sample_bare(engines[0], load)
+                await sample_bare(engines[0], load)
                 pipe.send("done")
         await server.stop(0)
         await service.close()
@@ -191,7 +191,7 @@ def _serve(pipe: Connection, config: RunConfig, load: Load) -> None:
     asyncio.run(serve())
 
 
-async def _sample_bare(engine: VllmEngine, load: Load) -> None:
+async def sample_bare(engine: VllmEngine, load: Load) -> None:
     from vllm.inputs.engine import tokens_input
     from vllm.sampling_params import RequestOutputKind
 

@@ -33,6 +33,7 @@ import psutil
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Olmo3Config, Qwen2Config
 
+from benchmarks.machine import describe_run
 from services.learner.commands import LearnerCommands
 from services.learner.learner import Learner
 from services.learner.model.flops import Work, peak_of
@@ -108,11 +109,11 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "learner": {name: json.loads(value) for name, value in settings.items()},
         }
     )
-    commands = LearnerCommands(ProcessGroup.connect(), folder)
-    commands.configure("benchmark", config)
-    learner = commands.learner
+    learner = learner_of(config, folder)
     device = learner.engine.device
-    groups = make_groups(options, learner.model.vocab_size)
+    groups = make_groups(
+        options.groups, options.group_size, options.prompt_tokens, options.completion_tokens, learner.model.vocab_size
+    )
     work = describe(groups, learner)
     dtype = getattr(torch, learner.engine.compute_dtype)
     machine = {
@@ -143,6 +144,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "num_operations": count_operations(step),
         }
     return {
+        "run": describe_run("torch", "transformers", "deepspeed"),
         "machine": machine,
         "work": work,
         "contestants": figures,
@@ -160,14 +162,23 @@ def save_random(folder: Path, config: Any, num_layers: int | None) -> Path:
     return path
 
 
-def make_groups(options: argparse.Namespace, vocab_size: int) -> tuple[TrainGroup, ...]:
-    rng, lengths = np.random.default_rng(0), [options.completion_tokens] * options.group_size
+def learner_of(config: RunConfig, folder: Path) -> Learner:
+    """Returns the learner of one rank in this process."""
+    commands = LearnerCommands(ProcessGroup.connect(), folder)
+    commands.configure("benchmark", config)
+    return commands.learner
+
+
+def make_groups(
+    num_groups: int, group_size: int, num_prompt_tokens: int, num_completion_tokens: int, vocab_size: int
+) -> tuple[TrainGroup, ...]:
+    rng, lengths = np.random.default_rng(0), [num_completion_tokens] * group_size
     return tuple(
         make_group(
-            f"g{number}", num_prompt_tokens=options.prompt_tokens, completion_lengths=lengths, rng=rng,
+            f"g{number}", num_prompt_tokens=num_prompt_tokens, completion_lengths=lengths, rng=rng,
             vocab_size=min(vocab_size, 1 << 16),
         )
-        for number in range(options.groups)
+        for number in range(num_groups)
     )  # fmt: skip
 
 

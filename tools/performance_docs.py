@@ -1,0 +1,153 @@
+"""Generates docs/performance.md from the results in benchmarks/results.
+
+python tools/performance_docs.py            rewrites the page
+python tools/performance_docs.py --check    checks whether it is current, without writing
+
+`benchmarks/step.py` and `benchmarks/learner.py` write the results (--json). A file step*.json or learner*.json becomes
+one section of the page.
+"""
+
+import argparse
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
+NAMES = {"trl": "TRL", "shoal": "Shoal", "engine": "vLLM alone", "learner": "learner alone"}
+
+HEADER = """\
+# Performance
+
+<!-- Written by tools/performance_docs.py from benchmarks/results; measure again, and run: make docs -->
+
+This page shows how long a train step takes on machines without a GPU, compared with TRL and with the parts of a step.
+[README.md](../README.md#what-has-run-on-a-gpu) has what was measured on a GPU, and [sizing.md](sizing.md) memory and
+disk. All times of a table are medians. Contestants run in turn, so that a change of the machine's load affects all.
+"""
+
+REPEAT = """\
+## Repeat the measurements
+
+TRL needs an environment of its own, since Shoal and TRL require other versions of transformers. On a CPU:
+
+```bash
+python3.11 -m venv /opt/trl
+/opt/trl/bin/pip install torch=={torch} --index-url https://download.pytorch.org/whl/cpu
+/opt/trl/bin/pip install trl=={trl} transformers=={transformers} accelerate=={accelerate}
+```
+
+Then, in this folder, on a machine that does nothing else:
+
+```bash
+{commands}
+make docs
+```
+"""
+
+
+def page() -> str:
+    """Returns the text of docs/performance.md."""
+    steps, learners = (
+        {path: json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{name}*.json"))}
+        for name in ("step", "learner")
+    )
+    commands = [
+        f'make bench NAME={name} ARGS="{found["run"]["arguments"]}"'
+        for name, results in (("step", steps), ("learner", learners))
+        for found in results.values()
+    ]
+    trl = next(found["trl"]["versions"] for found in steps.values() if found["trl"])
+    return "\n".join(
+        [
+            HEADER,
+            *map(_step, steps.values()),
+            *map(_learner, learners.values()),
+            REPEAT.format(commands="\n".join(commands), **{**trl, "torch": trl["torch"].partition("+")[0]}),
+        ]
+    )
+
+
+def _step(found: dict[str, Any]) -> str:
+    work, trl = found["work"], found["trl"]
+    text = (
+        f"A step samples, scores, trains and publishes {work['groups']} groups of {work['group_size']} completions by "
+        f"{Path(work['model']).name.removeprefix('package:')}, with prompts of {work['prompt_tokens']} tokens, and "
+        f"computes in {work['dtype']} with {work['threads']} threads. All completions have the same number of tokens. "
+        f"TRL's GRPOTrainer samples with `{trl['sampling']}`, and trains on {work['trl_batch']} sequences at once. "
+        "The head of `benchmarks/step.py` has the conditions. Seconds are wall time, with CPU time in parentheses. "
+        "The parts are vLLM alone, which samples as many tokens, and the learner's step alone."
+    )
+    names = [name for name in NAMES if all(name in row for row in found["lengths"].values())]
+    heads = ["tokens of a completion", *(f"{NAMES[name]}, s" for name in names), "TRL / Shoal", "parts / Shoal"]
+    rows = [
+        [
+            length,
+            *(f"{row[name]['wall_s']:.2f} ({row[name]['cpu_s']:.2f})" for name in names),
+            f"**{row['trl_ratio_wall']:.1f}** ({row['trl_ratio_cpu']:.1f})",
+            f"{row['parts_share_wall']:.0%} ({row['parts_share_cpu']:.0%})",
+        ]
+        for length, row in found["lengths"].items()
+    ]
+    timed = f"{work['rounds']} runs of {work['steps']} timed steps each; TRL: {_versions(trl['versions'])}."
+    return _section("A whole step", text, _table(heads, rows), f"{_machine(found['run'])} {timed}")
+
+
+def _learner(found: dict[str, Any]) -> str:
+    machine, work = found["machine"], found["work"]
+    text = (
+        f"`Learner.step` on {work['num_tokens']:,} tokens, of which {work['num_completion_tokens']:,} are of "
+        f"completions, in {machine['dtype']} on {machine['device']}. Bare is a loop of plain transformers on the same "
+        "sequences, without the prompts that completions share. The matrix rate is that of a large matrix product, "
+        f"{machine['matrix_flops_per_s'] / 1e9:.0f} GFLOP/s here. A share of it counts the FLOPs of the model on the "
+        "learner's tokens."
+    )
+    heads = ["", "wall, s", "CPU, s", "tokens/s", "share of the matrix rate", "peak memory, GiB"]
+    rows = [
+        [
+            name,
+            f"{row['wall_s']:.2f}",
+            f"{row['cpu_s']:.2f}",
+            f"{row['tokens_per_s']:.0f}",
+            f"{row['flops_per_s'] / machine['matrix_flops_per_s']:.0%}",
+            f"{row['peak_bytes'] / 2**30:.1f}",
+        ]
+        for name, row in found["contestants"].items()
+    ]
+    parts = ", ".join(f"{name.lstrip('_')} {took_s:.2f}" for name, took_s in found["learner_parts_s"].items())
+    return _section(
+        "The learner's step", text, _table(heads, rows), f"Its parts, in s: {parts}. {_machine(found['run'])}"
+    )
+
+
+def _machine(run: dict[str, Any]) -> str:
+    return (
+        f"Machine: {run['cpu']}, {run['num_cores']} cores, {run['memory_gib']} GiB, load {run['load_5_min']} over the "
+        f"last 5 minutes; {run['date']}, commit {run['commit']}, {_versions(run['versions'])}."
+    )
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def _section(title: str, text: str, table: str, source: str) -> str:
+    return "\n\n".join([f"## {title}", textwrap.fill(text, 120), table, textwrap.fill(source, 120)]) + "\n"
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare the page with the results, write nothing")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+    elif not PAGE.exists() or PAGE.read_text() != page():
+        raise SystemExit("docs/performance.md differs from benchmarks/results; run: make docs")
+
+
+if __name__ == "__main__":
+    main()
