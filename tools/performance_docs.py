@@ -13,6 +13,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from shoal.quantities import counted
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
 NAMES = {"trl": "TRL", "shoal": "Shoal", "engine": "vLLM alone", "learner": "learner alone"}
@@ -30,7 +32,7 @@ disk. All times of a table are medians. Contestants run in turn, so that a chang
 REPEAT = """\
 ## Repeat the measurements
 
-TRL needs an environment of its own, since Shoal and TRL require other versions of transformers. On a CPU:
+TRL needs an environment of its own, since Shoal and TRL require different versions of transformers. On a CPU:
 
 ```bash
 python3.11 -m venv /opt/trl
@@ -90,7 +92,8 @@ def _step(found: dict[str, Any]) -> str:
         ]
         for length, row in found["lengths"].items()
     ]
-    timed = f"{work['rounds']} runs of {work['steps']} timed steps each; TRL: {_versions(trl['versions'])}."
+    timed = f"Each contestant ran {counted(work['rounds'], 'time')}, with {counted(work['steps'], 'timed step')} each. "
+    timed += f"TRL's environment: {_versions(trl['versions'])}."
     return _section("A whole step", text, _table(heads, rows), f"{_machine(found['run'])} {timed}")
 
 
@@ -122,9 +125,16 @@ def _learner(found: dict[str, Any]) -> str:
 
 
 def _machine(run: dict[str, Any]) -> str:
+    cores = run["num_cores"]
+    # The benchmark itself makes a load of one process for each core.
+    busy = (
+        " Other programs kept the machine busy, so only CPU time is meaningful."
+        if run["load_5_min"] > cores + 1
+        else ""
+    )
     return (
-        f"Machine: {run['cpu']}, {run['num_cores']} cores, {run['memory_gib']} GiB, load {run['load_5_min']} over the "
-        f"last 5 minutes; {run['date']}, commit {run['commit']}, {_versions(run['versions'])}."
+        f"Machine: {run['cpu']}, {cores} cores, {run['memory_gib']} GiB, load {run['load_5_min']} over the "
+        f"last 5 minutes; {run['date']}, commit {run['commit']}, {_versions(run['versions'])}.{busy}"
     )
 
 
