@@ -39,7 +39,7 @@ from services.learner.learner import Learner
 from services.learner.model.flops import Work, peak_of
 from services.learner.model.packing import pack_for_rank
 from services.learner.ranks.process_group import ProcessGroup
-from shoal.config import parse_config
+from shoal.config import RunConfig, parse_config
 from shoal.models.model_folder import resolve_model
 from shoal.rollout import TrainBatch, TrainGroup
 from tests.support.operations import Operations
