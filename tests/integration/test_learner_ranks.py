@@ -32,7 +32,7 @@ from tests.support.train_batches import make_batch, make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-STAGES = ("0", "2", "3", "3-offloaded", "0-lora", "3-lora", "0-nf4", "3-nf4")
+STAGES = ("0", "1", "3", "3-offloaded", "0-lora", "3-lora", "0-nf4", "3-nf4")
 FROZEN_STAGES = ("0-frozen", "3-frozen")
 RANDOM_STAGES = ("2-dropout",)
 """Those in which ranks draw different numbers."""
