@@ -102,9 +102,9 @@ def _learner(found: dict[str, Any]) -> str:
     text = (
         f"`Learner.step` on {work['num_tokens']:,} tokens, of which {work['num_completion_tokens']:,} are of "
         f"completions, in {machine['dtype']} on {machine['device']}. Bare is a loop of plain transformers on the same "
-        "sequences, without the prompts that completions share. The matrix rate is that of a large matrix product, "
-        f"{machine['matrix_flops_per_s'] / 1e9:.0f} GFLOP/s here. A share of it counts the FLOPs of the model on the "
-        "learner's tokens."
+        "sequences, which computes the prompt again for every completion; the learner computes it once for a group. "
+        f"A large matrix product runs at {machine['matrix_flops_per_s'] / 1e9:.0f} GFLOP/s on this machine. The shares "
+        "of this rate count the learner's FLOPs for both."
     )
     heads = ["", "wall, s", "CPU, s", "tokens/s", "share of the matrix rate", "peak memory, GiB"]
     rows = [
