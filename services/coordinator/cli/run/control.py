@@ -163,7 +163,7 @@ def profile(
     steps: Annotated[int, typer.Option("--steps", help="Number of train steps, 1 to 10.")] = 2,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Record the next train steps with torch's profiler, on each rank of the learner. Waits for the trace files."""
+    """Record train steps with torch's profiler. Waits for the trace file of each rank."""
     from services.coordinator import client
 
     response = client.profile_run(checked_address(coordinator), run, steps)
