@@ -18,6 +18,7 @@ from opentelemetry.util.types import AttributeValue
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, DataLoss, DeadlineExceeded, Internal, InvalidArgument, ResourceExhausted, ShoalError
+from shoal.quantities import counted
 from shoal.rpc import spans
 from shoal.rpc.audit import AUDITED, Receive, Record, audited
 from shoal.rpc.auth.callers import authorize
@@ -191,7 +192,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
             return
         if self._num_calls[method] >= limit:
             raise ResourceExhausted(
-                f"{method}: the service has {limit} calls of this method in progress, its maximum; call again later",
+                f"{method}: {counted(limit, 'call')} of this method is the maximum at a time; call again later",
                 reason=ErrorReason.TOO_MANY_CALLS,
                 metadata={"max_calls": str(limit)},
                 retry_after_s=_RETRY_AFTER_S,

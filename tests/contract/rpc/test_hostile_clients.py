@@ -293,7 +293,7 @@ async def test_watchers_that_never_read_take_little_memory_and_their_number_is_l
         await eventually(lambda: servicer.num_watchers == 100, "all watchers are served")
         async with connect(address, COORDINATOR) as other:
             watcher = coordinator_pb2_grpc.CoordinatorServiceStub(other).WatchRun(pb.WatchRunRequest(), timeout=60)
-            with pytest.raises(ResourceExhausted, match="100 such calls"):
+            with pytest.raises(ResourceExhausted, match="100 calls"):
                 await watcher.read()
         await check_served(address)
         num_sent = -1

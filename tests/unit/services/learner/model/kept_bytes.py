@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen2Config, Qwen3Config
 
-from services.learner.model import attention, logprobs
+from services.learner.model import attention, fused_modules, logprobs
 from services.learner.model.attention import register_attention
 from services.learner.model.fused_modules import fuse_modules
 from services.learner.model.packing import sequence_row
@@ -43,7 +43,8 @@ def kept_bytes(kind: type[PreTrainedConfig], num_layers: int, lengths: list[int]
         return tensor
 
     with (
-        mock.patch.object(logprobs, "_has_triton", lambda device: True),
+        mock.patch.object(logprobs, "can_run_kernels", lambda device: True),
+        mock.patch.object(fused_modules, "can_run_kernels", lambda device: True),
         mock.patch.object(attention, "_has_flash", lambda q: True),
         mock.patch.object(attention, "varlen_attn", flash_attention),
         counted_kernels(),
