@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import Unavailable
+from shoal.errors import Internal, Unavailable
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2, worker_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
@@ -80,7 +80,8 @@ async def test_each_rank_writes_a_trace_of_two_steps_until_a_killed_rank_drops_t
 
         dropped = await begun(learner, 2)
         os.kill((await learner.status()).rank_pids[1], signal.SIGKILL)
-        with pytest.raises(Unavailable):
+        # Rank 0 names the lost rank if it notices the loss before its process ends.
+        with pytest.raises((Unavailable, Internal)):
             await dropped
         assert await asyncio.wait_for(process.wait(), 60) == 1
     assert len(list((tmp_path / "run-1" / "profiles").iterdir())) == 2

@@ -80,11 +80,12 @@ class Shell:
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 await self._answer()
-        except (SandboxLost, TimeoutError):
+        except (SandboxLost, TimeoutError) as error:
             assert self._process.stderr is not None
             self._kill()
             output = await self._process.stderr.read()
-            raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {reason_of(output)}") from None
+            late = f"no answer within {_START_TIMEOUT_S:g} s; " if isinstance(error, TimeoutError) else ""
+            raise SandboxUnavailable(f"bubblewrap does not start a sandbox: {late}{reason_of(output)}") from None
 
     async def run(self, command: str) -> Said:
         """Runs a command in bash, with the folder and the variables that the previous command left. Raises `ValueError`
