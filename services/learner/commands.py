@@ -91,17 +91,16 @@ class LearnerCommands:
     ) -> None:
         """Loads the run's model, and drops the previous model.
 
-        `zero_stage` is the stage of the checkpoint to restore. Pass it if the configuration sets no stage. Raises, on
-        every rank alike, `InvalidArgument` if a rank cannot load the model, and `FailedPrecondition` if the trained
-        weights could not be exported in the form of the model's files.
+        `zero_stage` is the stage of the checkpoint, if the configuration sets none. Raises, on every rank alike,
+        `InvalidArgument` if a rank cannot load the model, and `FailedPrecondition` if the trained weights could not be
+        exported in the form of the model's files.
         """
         self._run_dir, self._shares_gpu = self._data_dir / run_id, config.launch.single_gpu
         process_group = self.process_group
         self._drop_learner()
-        settings = settle_on_machine(
-            config.learner, device=process_group.device, num_ranks=process_group.size, zero_stage=zero_stage
-        )
-        settle_kernels(config, device=process_group.device)
+        device = process_group.device
+        settings = settle_on_machine(config.learner, device=device, num_ranks=process_group.size, zero_stage=zero_stage)
+        settle_kernels(config, device=device)
         process_group.form_sequence_groups(settings.sequence_parallel_size)
         with process_group.raising_on_all():
             progress("finding the model")
@@ -109,7 +108,8 @@ class LearnerCommands:
             progress("checking the model")
             model = model_config(folder)
             check_model(folder, settings, trust_remote_code=config.model.trust_remote_code)
-        settings = settle_on_memory(config, settings, folder, process_group)
+        is_open = zero_stage is None and config.learner.zero_stage is None
+        settings = settle_on_memory(config, settings, folder, process_group, is_stage_open=is_open)
         load = partial(load_model, process_group=process_group, trust_remote_code=config.model.trust_remote_code)
         progress("reading the weights")
         policy = load_policy(

@@ -223,7 +223,7 @@ class Learner:
     def accumulate_gradient(self, mini_batch: MiniBatch, temperature: float, *, measures_gap: bool = False) -> Gradient:
         """Runs the forward and backward passes of a mini-batch.
 
-        Afterwards the engine has the gradient of the mini-batch's loss, and `DeepSpeedEngine.step` can apply it.
+        Afterwards the engine has the gradient of the mini-batch's loss, and `DeepSpeedEngine.apply` can apply it.
         """
         process_group = self.process_group
         rows, num_rows = self._pack(mini_batch.groups)
@@ -239,6 +239,8 @@ class Learner:
                 reference_C = None
                 if self._measures_kl:
                     reference_C = self.require_reference().logprobs(row, temperature)
+                if is_last := number == len(rows):
+                    self.engine.drop_casts()
                 logprobs_C, entropy_C = self.engine.forward(row, temperature)
                 tokens = LossTokens.of(row_on_cpu.stretches, mini_batch.num_completions)
                 result = row_loss(
@@ -251,7 +253,7 @@ class Learner:
                     num_counted=mini_batch.num_counted,
                 )
                 # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
-                self.engine.accumulate(result.loss * process_group.size, is_last=number == len(rows))
+                self.engine.accumulate(result.loss * process_group.size, is_last=is_last)
                 sums.add(result)
                 if gap is not None:
                     gap.add(result.logprobs_C.cpu(), tokens.behavior_logprobs_N, tokens.completions)

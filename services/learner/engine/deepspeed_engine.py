@@ -116,9 +116,18 @@ class DeepSpeedEngine:
         """Returns a context that keeps autocast's copies of the weights from row to row. Do not change weights in it.
 
         Autocast drops its copies when its outermost context ends. So this context encloses all rows, without a cast of
-        its own. At stage 3 there are no copies, since parameters are gathered in the right type.
+        its own. From stage 2 on each row makes its own copies: see `drop_casts`.
         """
-        return nullcontext() if self.zero_stage == 3 else torch.autocast(self.device.type, enabled=False)
+        return nullcontext() if self.zero_stage >= 2 else torch.autocast(self.device.type, enabled=False)
+
+    def drop_casts(self) -> None:
+        """Drops autocast's copies before the last row, from stage 1 on.
+
+        The gradients of copies that earlier rows made are ready after the whole backward pass, those of new copies
+        layer by layer. DeepSpeed reduces gradients as they become ready, so all ranks need the same order.
+        """
+        if self.zero_stage:
+            torch.clear_autocast_cache()
 
     def accumulate(self, loss: Tensor, *, is_last: bool) -> None:
         """Adds the gradient of a loss to the accumulated gradient. `is_last` marks the last loss before `apply`.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from services.learner.model.gpu_kernels import can_run_kernels
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config import RunConfig
 from shoal.config.tables.learner import LearnerConfig
@@ -18,9 +19,12 @@ _ROW_TOKENS = (16384, 8192, 4096)
 
 
 def settle_on_memory(
-    config: RunConfig, settings: LearnerConfig, folder: Path, process_group: ProcessGroup
+    config: RunConfig, settings: LearnerConfig, folder: Path, process_group: ProcessGroup, *, is_stage_open: bool
 ) -> LearnerConfig:
     """Returns `settings` with definite values of `pack_tokens` and `gradient_checkpointing`, the same on every rank.
+
+    `is_stage_open` states that neither the configuration nor a checkpoint has the ZeRO stage. The stage is then 2
+    instead of 1 where only stage 2 fits the memory.
 
     Call this on all ranks, with the settings of `settle_on_machine` and the folder of the model. On a CPU, and for a
     model whose memory cannot be estimated well, an unset `pack_tokens` is 4096 and checkpointing is off.
@@ -30,8 +34,9 @@ def settle_on_memory(
     if process_group.device.type == "cpu" or None not in (settings.pack_tokens, settings.gradient_checkpointing):
         return usual
     own = torch.cuda.get_device_properties(process_group.device).total_memory
-    # The largest negative number is the smallest GPU.
-    smallest = -int(process_group.all_reduce(torch.tensor([-own]), maximum=True))
+    is_fused = importlib.util.find_spec("liger_kernel") is not None and can_run_kernels(process_group.device)
+    # The largest negative numbers are those of the smallest GPU, and of a rank without kernels.
+    smallest, all_fused = -process_group.all_reduce(torch.tensor([-own, -int(is_fused)]), maximum=True)
     try:
         shape = model_shape(str(folder))
     except InvalidArgument as error:
@@ -41,16 +46,19 @@ def settle_on_memory(
         # Such a model may keep further norms, or all attention scores.
         return usual
     launch = config.launch.model_copy(update={"num_learner_ranks": process_group.size})
-    return fit_rows(config.model_copy(update={"learner": settings, "launch": launch}), shape, gpu_bytes=smallest)
+    settled = config.model_copy(update={"learner": settings, "launch": launch})
+    return fit_rows(settled, shape, gpu_bytes=int(smallest), is_fused=bool(all_fused), is_stage_open=is_stage_open)
 
 
-def fit_rows(config: RunConfig, shape: ModelShape, *, gpu_bytes: int) -> LearnerConfig:
+def fit_rows(
+    config: RunConfig, shape: ModelShape, *, gpu_bytes: int, is_fused: bool = True, is_stage_open: bool = False
+) -> LearnerConfig:
     """Returns `config.learner` with definite values of `pack_tokens` and `gradient_checkpointing`, for GPUs of a size.
 
     The learner may use 90 % of the memory; with `launch.single_gpu`, what `generator.gpu_memory_utilization` leaves of
     them. Checkpointing is on if the longest row would not fit without it. Then the rows are as long as fit.
     """
-    learner, is_fused = config.learner, importlib.util.find_spec("liger_kernel") is not None
+    learner = config.learner
     engine_share = config.generator.gpu_memory_utilization if config.launch.single_gpu else 0.0
     free = gpu_bytes * (FREE_SHARE - engine_share) - RUNTIME_BYTES
 
@@ -66,4 +74,9 @@ def fit_rows(config: RunConfig, shape: ModelShape, *, gpu_bytes: int) -> Learner
     if is_checkpointing is None:
         is_checkpointing = not fits(learner.row_tokens, False)
     tokens = learner.pack_tokens or next((n for n in _ROW_TOKENS if fits(n, is_checkpointing)), _ROW_TOKENS[-1])
+    if not fits(tokens, is_checkpointing):
+        if is_stage_open and learner.zero_stage == 1:
+            sharded = config.model_copy(update={"learner": learner.model_copy(update={"zero_stage": 2})})
+            return fit_rows(sharded, shape, gpu_bytes=gpu_bytes, is_fused=is_fused)
+        _log.warning("by the estimate, training does not fit the GPU's memory: use more ranks, or a higher zero_stage")
     return settings(tokens, is_checkpointing)

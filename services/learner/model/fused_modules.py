@@ -37,17 +37,24 @@ def fuse_modules(lm: nn.Module) -> list[str]:
     except ImportError:
         _log.warning("norms and activations take several kernels each: install the package liger-kernel")
         return []
-    fused: dict[type, type | None] = {}
+    fused: dict[Any, type | None] = {}
+    kinds = {type(module) for module in lm.modules()}
     with torch.random.fork_rng(devices=[]):
         for module in lm.modules():
-            kind = type(module)
-            if kind not in fused:
-                fused[kind] = _fused_norm(module) or _fused_gated_mlp(module)
-            if (fused_kind := fused[kind]) is not None:
+            # Instances of a class may compute different formulas, such as a norm with and without a weight.
+            formula = (type(module), *module._parameters, *_settings(module))
+            if formula not in fused:
+                fused[formula] = _fused_norm(module) or _fused_gated_mlp(module)
+            if (fused_kind := fused[formula]) is not None:
                 module.__class__ = fused_kind
-        files = sorted({kind.__module__ for kind in fused})
+        files = sorted({kind.__module__ for kind in kinds})
         rotating = [f"{file}.{_ROTARY}" for file in files if _fuse_rotary(sys.modules[file])]
-    return [kind.__name__ for kind, fused_kind in fused.items() if fused_kind is not None] + rotating
+    return sorted({kind.__name__ for kind in fused.values() if kind is not None}) + rotating
+
+
+def _settings(module: nn.Module) -> list[tuple[str, object]]:
+    """Lists the plain attributes of a module, which may change what the module computes."""
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, bool | int | float | str)]
 
 
 def _fused_norm(module: nn.Module) -> type | None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shoal.config.tables.lora import LoraConfig
 from shoal.config.tables.section import NEXT_STEP, Fixed, OptionOf, Section
@@ -114,6 +114,12 @@ class LearnerConfig(Section):
     "model.layers.0."]`. Such parameters have no gradient, no optimizer state and no place in a checkpoint, and are
     published and exported unchanged."""
     lora: LoraConfig = LoraConfig()
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _rename_flash(cls, value: object) -> object:
+        # Configurations of earlier runs have this value. Torch's flash kernels have replaced the package.
+        return "auto" if value == "flash_attention_2" else value
 
     def stage_on(self, num_ranks: int) -> Literal[0, 1, 2, 3]:
         """Returns the ZeRO stage of a learner with this number of ranks."""

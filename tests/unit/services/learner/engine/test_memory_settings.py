@@ -1,6 +1,7 @@
 """Rows and gradient checkpointing, if they are unset, follow the memory of the GPUs."""
 
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ class Group:
     def all_reduce(self, values: torch.Tensor, *, maximum: bool) -> torch.Tensor:
         assert maximum
         self.num_collectives += 1
-        return torch.stack([values.double(), *(torch.tensor([-other]).double() for other in self.others)]).amax(dim=0)
+        return torch.stack([values, *(torch.tensor([-other, -1]) for other in self.others)]).amax(dim=0)
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _with_fused_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_settings.importlib.util, "find_spec", lambda name: name == "liger_kernel")
+    monkeypatch.setattr(memory_settings, "can_run_kernels", lambda device: True)
 
 
 def run(learner: dict[str, Any] | None = None, **sections: Any) -> RunConfig:
@@ -63,7 +65,7 @@ def settled(
 ) -> LearnerConfig:
     memory = SimpleNamespace(total_memory=own)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
-    return settle_on_memory(run(), settings, folder, group)
+    return settle_on_memory(run(), settings, folder, group, is_stage_open=False)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_all_ranks_take_the_values_of_the_smallest_gpu_with_one_collective(
 
 def test_on_a_cpu_rows_have_4096_tokens_and_nothing_is_recomputed(folder: Path) -> None:
     group: Any = SimpleNamespace(device=torch.device("cpu"), size=1)
-    settings = settle_on_memory(run(), LearnerConfig(), folder, group)
+    settings = settle_on_memory(run(), LearnerConfig(), folder, group, is_stage_open=True)
     assert (settings.pack_tokens, settings.gradient_checkpointing) == (4096, False)
 
 
@@ -146,3 +148,15 @@ def test_a_model_without_a_good_estimate_keeps_the_values_of_a_cpu(
     (folder / "config.json").write_text(json.dumps(QWEN_15B | change))
     settings = settled(monkeypatch, folder, Group(H100), H100, LearnerConfig())
     assert (settings.pack_tokens, settings.gradient_checkpointing) == (4096, False)
+
+
+def test_an_open_stage_is_2_where_stage_1_does_not_fit(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+    (folder / "config.json").write_text(json.dumps(QWEN_15B | sizes | {"tie_word_embeddings": False}))
+    shape = model_shape(str(folder))
+    ranks = {"launch": {"num_learner_ranks": 8}}
+    with caplog.at_level(logging.WARNING):
+        opened = fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
+        assert opened.zero_stage == 2 and not caplog.records, "8 ranks hold 7 billion parameters at stage 2 alone"
+        assert fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100).zero_stage == 1
+    assert len(caplog.records) == 1, "a stage that somebody chose stays, with a warning"

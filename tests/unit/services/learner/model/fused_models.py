@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GlmConfig,
     LlamaConfig,
     Olmo3Config,
@@ -36,6 +37,7 @@ MODELS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SIZES),
     "olmo3": Olmo3Config(**SIZES, sliding_window=4),
     "gemma3": Gemma3TextConfig(**SIZES, sliding_window=4),
+    "gemma4": Gemma4TextConfig(**SIZES, layer_types=["sliding_attention", "full_attention"]),
     "cohere": CohereConfig(**SIZES),
     "glm": GlmConfig(**SIZES),
 }
