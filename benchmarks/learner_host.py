@@ -61,6 +61,8 @@ class _Engine:
 
     kept_casts = nullcontext
 
+    def drop_casts(self) -> None: ...
+
     def forward(self, *_: Any) -> Any:
         raise _FirstForward
 

@@ -47,6 +47,8 @@ class Engine:
     def __init__(self) -> None:
         self.rows: list[PackedRow] = []
 
+    def drop_casts(self) -> None: ...
+
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         self.rows.append(row)
         logprobs_C = -row.targets_C.float()
