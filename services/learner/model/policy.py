@@ -1,5 +1,6 @@
 """The policy: a causal language model whose forward takes a packed row and returns log-probabilities."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from services.learner.model.weights import adapted_layers
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
+_log = logging.getLogger(__name__)
 _MAX_NAMES = 8
 LoadModel = Callable[[Path, torch.dtype], Any]
 """Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument`."""
@@ -125,7 +127,7 @@ def load_reference(
 def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup | None) -> Policy:
     lm.set_attn_implementation(register_attention(choose_attention(config, lm.config)))
     if torch.cuda.is_available() and can_run_kernels(torch.device("cuda")):
-        fuse_modules(lm)
+        _log.info("modules have kernels of their own", extra={"modules": fuse_modules(lm)})
     dtype = getattr(torch, config.compute_dtype)
     bytes_per_token = dtype.itemsize * lm.get_output_embeddings().out_features
     chunk_tokens = config.chunk_tokens(bytes_per_token, on_cpu=not torch.cuda.is_available())
