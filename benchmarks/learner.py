@@ -157,7 +157,9 @@ def save_random(folder: Path, config: Any, num_layers: int | None) -> Path:
     if num_layers is not None:
         config = AutoConfig.for_model(**config.to_dict() | {"num_hidden_layers": num_layers, "layer_types": None})
     path = folder / "model"
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(path)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    lm.save_pretrained(path)
     make_tokenizer().save_pretrained(path)
     return path
 
