@@ -59,9 +59,7 @@ class _Ranks:
 class _Engine:
     """An engine that computes nothing."""
 
-    kept_casts = nullcontext
-
-    def drop_casts(self) -> None: ...
+    kept_copies = nullcontext
 
     def forward(self, *_: Any) -> Any:
         raise _FirstForward

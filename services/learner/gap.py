@@ -5,9 +5,12 @@ Above staleness 0 the gap also contains the train steps between sampling and tra
 tokens, and all metrics come from the sums over the ranks.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from services.learner.loss.loss_tokens import LossTokens
 from services.learner.loss.objectives.completions import Completions
 from services.learner.ranks.process_group import ProcessGroup
 
@@ -32,6 +35,14 @@ class GapSums:
         self._largest = torch.zeros(1, dtype=torch.float64)
         self._by_completion_3S = torch.zeros(3, num_completions, dtype=torch.float64)
         """For each completion the number of known tokens, and their log-probabilities by learner and by engine."""
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[Tensor, LossTokens]], num_completions: int) -> "GapSums":
+        """Sums over rows, each with the learner's log-probabilities, on any device, and its tokens."""
+        sums = cls(num_completions)
+        for learner_C, tokens in rows:
+            sums.add(learner_C.cpu(), tokens.behavior_logprobs_N, tokens.completions)
+        return sums
 
     def add(
         self, learner_C: Tensor, behavior_C: Tensor, completions: Completions, weights_C: Tensor | None = None

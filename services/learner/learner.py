@@ -212,7 +212,7 @@ class Learner:
         rows, _ = self._pack(groups)
         tokens = LossTokens.of_groups(groups)
         scored_2N = torch.zeros(2, len(tokens))
-        with torch.no_grad(), self.engine.kept_casts():
+        with torch.no_grad(), self.engine.kept_copies():
             for row in rows:
                 scored = self.engine.forward(row.to(self.process_group.device), temperature)
                 is_token_C = row.at_C >= 0
@@ -228,19 +228,17 @@ class Learner:
         process_group = self.process_group
         rows, num_rows = self._pack(mini_batch.groups)
         sums, work = TokenSums(), Work()
-        gap = GapSums(mini_batch.num_completions) if measures_gap else None
+        measured: list[tuple[Tensor, LossTokens]] = []
         if self.config.learner.lora.dropout:
             # Only the dropout of adapters is random here. A resumed run draws the same values.
             torch.manual_seed(dropout_seed(self.config.run.seed, self.num_optimizer_steps, process_group.rank))
-        with self.engine.kept_casts():
+        with self.engine.kept_copies():
             for number, row_on_cpu in enumerate(rows, start=1):
                 work.add(self.flops.of(row_on_cpu, runs_reference=self._measures_kl))
                 row = row_on_cpu.to(process_group.device)
                 reference_C = None
                 if self._measures_kl:
                     reference_C = self.require_reference().logprobs(row, temperature)
-                if is_last := number == len(rows):
-                    self.engine.drop_casts()
                 logprobs_C, entropy_C = self.engine.forward(row, temperature)
                 tokens = LossTokens.of(row_on_cpu.stretches, mini_batch.num_completions)
                 result = row_loss(
@@ -253,12 +251,12 @@ class Learner:
                     num_counted=mini_batch.num_counted,
                 )
                 # The engine averages the gradients over the ranks; the factor turns the mean back into a sum.
-                self.engine.accumulate(result.loss * process_group.size, is_last=is_last)
+                self.engine.accumulate(result.loss * process_group.size, is_last=number == len(rows))
                 sums.add(result)
-                if gap is not None:
-                    gap.add(result.logprobs_C.cpu(), tokens.behavior_logprobs_N, tokens.completions)
+                if measures_gap:
+                    measured.append((result.logprobs_C, tokens))
                 self.after_row()
-        gap = None if gap is None else gap.all_reduce(process_group)
+        gap = GapSums.of(measured, mini_batch.num_completions).all_reduce(process_group) if measures_gap else None
         return Gradient(sums.all_reduce(process_group), gap, num_rows, work)
 
     def _pack(self, groups: Sequence[TrainGroup]) -> tuple[PackedRows, int]:

@@ -31,9 +31,18 @@ class TokenSums:
     largest_ratio: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def add(self, row: RowLoss) -> None:
-        self.sums[SUMS.index("loss")] += float(row.loss.detach())
-        if not len(row.logprobs_C):
-            return
+        """Adds the tokens of a row on the row's device, without a wait for it."""
+        totals = {"loss": row.loss.detach().double()}
+        if len(row.logprobs_C):
+            totals |= {name: values_C.double().sum() for name, values_C in self._columns(row).items()}
+            largest = torch.exp(row.logprobs_C - row.baseline_logprobs_C).max()
+            self.largest_ratio = torch.maximum(self.largest_ratio.to(largest.device), largest.double())
+        none = torch.zeros_like(totals["loss"])
+        self.sums = self.sums.to(none.device) + torch.stack([totals.get(name, none) for name in SUMS])
+
+    @staticmethod
+    def _columns(row: RowLoss) -> dict[str, Tensor]:
+        """Returns the values of a row's tokens by the name of their sum; each is [C]."""
         log_ratio_C = row.logprobs_C - row.baseline_logprobs_C
         ratio_C = torch.exp(log_ratio_C)
         columns = {
@@ -66,15 +75,12 @@ class TokenSums:
                 "kl3": torch.expm1(-distance_C) + distance_C,
                 "kl4": ratio_C * distance_C,
             }
-        names = list(columns)
-        totals = torch.stack([columns[name].double().sum() for name in names]).cpu()
-        self.sums[[SUMS.index(name) for name in names]] += totals
-        self.largest_ratio = torch.maximum(self.largest_ratio, ratio_C.max().double().cpu())
+        return columns
 
     def all_reduce(self, process_group: ProcessGroup) -> "TokenSums":
         """Returns the sums and maxima over all ranks."""
         return TokenSums(
-            process_group.all_reduce(self.sums), process_group.all_reduce(self.largest_ratio, maximum=True)
+            process_group.all_reduce(self.sums.cpu()), process_group.all_reduce(self.largest_ratio.cpu(), maximum=True)
         )
 
     def merge(self, other: "TokenSums") -> None:

@@ -2,8 +2,8 @@
 
 Usage: main() with the arguments FOLDER STAGE..., by tests/support/ranks.py. Writes FOLDER/<stage>.safetensors, the
 gradient, and FOLDER/<stage>.json. A stage is ZeRO's. "-checkpointed", "-bfloat16", "-lora" and "-frozen" may follow;
-with "-cleared" rank 0 copies the weights for each row; with "-released" stage 3 keeps no parameter from a layer's
-forward pass to its backward pass, as in a large model, and with "-buckets" gradients are reduced in small parts.
+with "-released" stage 3 keeps no parameter from a layer's forward pass to its backward pass, as in a large model, and
+with "-buckets" gradients are reduced in small parts.
 """
 
 import json
@@ -12,11 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from services.learner.commands import LearnerCommands
 from services.learner.engine import deepspeed_engine, deepspeed_settings
-from services.learner.learner import Learner
 from services.learner.loss.mini_batch import plan_mini_batches
 from services.learner.model.weights import whole_shape
 from services.learner.ranks.launch import limit_threads
@@ -61,8 +58,6 @@ def count(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, Any]
     commands.configure(f"run-{stage}", run_config(str(folder / "model"), grpo={"groups_per_step": 4}, learner=settings))
     deepspeed_engine.gather_by_layer, deepspeed_settings._BUCKET_ELEMENTS = gather_by_layer, bucket_elements
     learner = commands.learner
-    if "cleared" in kinds and commands.process_group.rank == 0:
-        _clear_casts_after_rows(learner)
     groups = make_groups(group_size=5)
     for _ in range(2):  # The first pass of stage 3 records in which order parameters are used.
         record_gradient(learner, groups, folder / f"{stage}.safetensors")
@@ -99,17 +94,6 @@ def count(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, Any]
             for layer in layers
         ],
     }
-
-
-def _clear_casts_after_rows(learner: Learner) -> None:
-    """Does what the recomputation of logits does on a GPU, in another thread: the next row copies the weights anew."""
-    accumulate = learner.engine.accumulate
-
-    def accumulate_and_clear(*args: Any, **kwargs: Any) -> None:
-        accumulate(*args, **kwargs)
-        torch.clear_autocast_cache()
-
-    learner.engine.accumulate = accumulate_and_clear  # type: ignore[method-assign]
 
 
 def _released(settings: dict[str, int]) -> dict[str, int]:

@@ -32,6 +32,7 @@ from services.learner.engine.optimizer import make_optimizer
 from services.learner.engine.whole_weights import adapter_shapes, whole_adapters, whole_weights
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
+from services.learner.model.transfers import RowQueue
 from services.learner.model.weights import list_weights, whole_shape
 from shoal.config.tables.learner import LearnerConfig
 from shoal.models.file_names import FileNames
@@ -71,6 +72,7 @@ class DeepSpeedEngine:
         self._max_grad_norm = config.max_grad_norm
         self._weights = list_weights(policy.lm)
         self.file_names = FileNames(policy.lm)
+        self._products = policy.products
         self._parameters = list(policy.lm.parameters())
         self._trained = [parameter for parameter in self._parameters if parameter.requires_grad]
         self._has_frozen = len(self._trained) < len(self._parameters)
@@ -88,6 +90,7 @@ class DeepSpeedEngine:
         )
         if self.zero_stage == 3 and config.compute_dtype == "bfloat16":
             sum_in_float32(self._engine.optimizer)
+        self._queue = RowQueue(device)
         self._storage = _Storage()
         self._engine.checkpoint_engine = self._storage
         # On rank 0 alone DeepSpeed copies a script, which would fail on a full disk while the other ranks wait.
@@ -112,31 +115,21 @@ class DeepSpeedEngine:
         scored: tuple[Tensor, Tensor] = self._engine(row, temperature)
         return scored
 
-    def kept_casts(self) -> AbstractContextManager[Any]:
-        """Returns a context that keeps autocast's copies of the weights from row to row. Do not change weights in it.
-
-        Autocast drops its copies when its outermost context ends. So this context encloses all rows, without a cast of
-        its own. From stage 2 on each row makes its own copies: see `drop_casts`.
-        """
-        return nullcontext() if self.zero_stage >= 2 else torch.autocast(self.device.type, enabled=False)
-
-    def drop_casts(self) -> None:
-        """Drops autocast's copies before the last row, from stage 1 on.
-
-        The gradients of copies that earlier rows made are ready after the whole backward pass, those of new copies
-        layer by layer. DeepSpeed reduces gradients as they become ready, so all ranks need the same order.
-        """
-        if self.zero_stage:
-            torch.clear_autocast_cache()
+    def kept_copies(self) -> AbstractContextManager[Any]:
+        """Returns a context in which copies of the weights in `compute_dtype` serve all rows. Do not change weights in
+        it."""
+        return nullcontext() if self._products is None else self._products.kept()
 
     def accumulate(self, loss: Tensor, *, is_last: bool) -> None:
         """Adds the gradient of a loss to the accumulated gradient. `is_last` marks the last loss before `apply`.
 
         DeepSpeed averages the gradients over the ranks in float32: at stages 0 and 1 with the last loss, at stages 2
-        and 3 with each loss, because ranks keep only shards there. From stage 1 on this happens during the pass.
+        and 3 with each loss, because ranks keep only shards there. From stage 1 on this happens during the pass. A GPU
+        may still compute the pass when this method returns, and the pass before it.
         """
         self._engine.set_gradient_accumulation_boundary(is_last)
         self._engine.backward(loss, scale_wrt_gas=False)
+        self._queue.add_row()
 
     def apply(self, learning_rate: float, *, refuse: bool) -> StepOutcome:
         """Clips the accumulated gradient and takes an optimizer step, unless the gradient is not finite or `refuse` is

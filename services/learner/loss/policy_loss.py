@@ -21,6 +21,7 @@ from services.learner.loss.objectives import OBJECTIVES
 from services.learner.loss.objectives.completions import Completions
 from services.learner.loss.objectives.tokens import PolicyLoss, PolicyTokens, known_baseline
 from services.learner.loss.tensors import map_tensors
+from services.learner.model.transfers import moved
 from shoal.config import RunConfig
 
 
@@ -45,8 +46,8 @@ class RowTokens:
         return picked
 
     def to(self, device: torch.device) -> "RowTokens":
-        moved: RowTokens = map_tensors(self, lambda values: values.to(device))
-        return moved
+        on_device: RowTokens = map_tensors(self, lambda values: moved(values, device))
+        return on_device
 
 
 @dataclass(frozen=True)

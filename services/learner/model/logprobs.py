@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from services.learner.model.gpu_kernels import can_run_kernels
+from services.learner.model.trained_products import TrainedProducts
 
 _BLOCK_BYTES = 8 << 20
 """Size of the float32 values of one block, which should fit the caches of a CPU."""
@@ -23,8 +24,16 @@ class TokenScorer(nn.Module):
     weight once for any number of chunks. The number of collectives must not depend on a rank's tokens.
     """
 
-    def __init__(self, head: nn.Linear, *, chunk_tokens: int, logit_softcap: float | None = None) -> None:
+    def __init__(
+        self,
+        head: nn.Linear,
+        *,
+        chunk_tokens: int,
+        logit_softcap: float | None = None,
+        products: TrainedProducts | None = None,
+    ) -> None:
         super().__init__()
+        self.products = products
         self.weight = head.weight
         self.bias = head.bias
         # The weight does not tell: it is empty while it is sharded.
@@ -75,7 +84,8 @@ class TokenScorer(nn.Module):
         return logprobs_CK[:, 0], entropy_C if self.entropy_gradient else entropy_C.detach()
 
     def _score(self, hidden_CE: Tensor, targets_C: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        logits_CV = self._softcapped(nn.functional.linear(hidden_CE, self.weight, self.bias))
+        linear = nn.functional.linear if self.products is None else self.products.linear
+        logits_CV = self._softcapped(linear(hidden_CE, self.weight, self.bias))
         function = TokenLogprobs
         if can_run_kernels(logits_CV.device):
             # Torch's builds for CPUs come without Triton.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from services.learner.model.contexts import Context, Stretch, contexts_of, has_loss_token
+from services.learner.model.transfers import moved
 from shoal.grpo.packing import GroupLengths, PackingPlan, Row, plan_packing
 from shoal.rollout import Support, TrainGroup
 
@@ -55,11 +56,11 @@ class Layout:
     def starts_S(self) -> Tensor:
         """The index in `gathered_T` at which each sequence starts, followed by T; int32."""
         lengths = [bucket.shape[1] for bucket in self.buckets for _ in bucket]
-        return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=self.buckets[0].device)
+        return moved(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), self.buckets[0].device)
 
     def to(self, device: torch.device) -> "Layout":
-        output_R = None if self.output_R is None else self.output_R.to(device)
-        return Layout(tuple(bucket.to(device) for bucket in self.buckets), output_R)
+        output_R = None if self.output_R is None else moved(self.output_R, device)
+        return Layout(tuple(moved(bucket, device) for bucket in self.buckets), output_R)
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class PackedRow:
 
     def to(self, device: torch.device) -> "PackedRow":
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor | Layout)}
-        return PackedRow(**values | moved)
+        values |= {name: moved(value, device) for name, value in values.items() if isinstance(value, Tensor)}
+        return PackedRow(**values | {"layout": self.layout.to(device)})
 
 
 class PackedRows:

@@ -16,12 +16,15 @@ from services.learner.model.language_model import load_whole
 from services.learner.model.logprobs import TokenScorer
 from services.learner.model.packing import PackedRow
 from services.learner.model.sequence_parallel import SequenceGroup, gather_scored, share_of
+from services.learner.model.trained_products import TrainedProducts, compute_products
 from services.learner.model.weights import adapted_layers
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)
 _MAX_NAMES = 8
+_ROW_MULTIPLE = 64
+"""For a head of 100,278 tokens cuBLAS has slow kernels alone: they took a third of a step of OLMo 3 on an H200."""
 LoadModel = Callable[[Path, torch.dtype], Any]
 """Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument`."""
 
@@ -29,14 +32,26 @@ LoadModel = Callable[[Path, torch.dtype], Any]
 class Policy(nn.Module):
     """A causal language model that scores the completion tokens of packed rows."""
 
-    def __init__(self, lm: Any, *, compute_dtype: torch.dtype, logits_chunk_tokens: int) -> None:
+    def __init__(
+        self,
+        lm: Any,
+        *,
+        compute_dtype: torch.dtype,
+        logits_chunk_tokens: int,
+        products: TrainedProducts | None = None,
+    ) -> None:
+        """`products` computes the model's linear layers instead of torch."""
         super().__init__()
         self.lm = lm
+        self.products = products
+        if products is not None:
+            compute_products(lm, products)
         self.sequence_group: SequenceGroup | None = None
         self.scorer = TokenScorer(
             lm.get_output_embeddings(),
             chunk_tokens=logits_chunk_tokens,
             logit_softcap=getattr(lm.config, "final_logit_softcapping", None),
+            products=products,
         )
         self.compute_dtype = compute_dtype
         self._dropouts = [layer.lora_dropout for _, layer in adapted_layers(lm)]
@@ -85,7 +100,12 @@ def load_policy(
 
     Call `model_check.check_model` first.
     """
-    policy = _make_policy(load_trained(folder, config, seed=seed, load=load), config, sequence_group)
+    lm = load_trained(folder, config, seed=seed, load=load)
+    # At stage 3 DeepSpeed gathers weights in bfloat16 for each layer.
+    products = None
+    if config.zero_stage != 3 and config.compute_dtype == "bfloat16":
+        products = TrainedProducts(row_multiple=_ROW_MULTIPLE if torch.cuda.is_available() else 1)
+    policy = _make_policy(lm, config, sequence_group, products)
     if config.gradient_checkpointing:
         policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
@@ -124,14 +144,16 @@ def load_reference(
     return reference
 
 
-def _make_policy(lm: Any, config: LearnerConfig, sequence_group: SequenceGroup | None) -> Policy:
+def _make_policy(
+    lm: Any, config: LearnerConfig, sequence_group: SequenceGroup | None, products: TrainedProducts | None = None
+) -> Policy:
     lm.set_attn_implementation(register_attention(choose_attention(config, lm.config)))
     if torch.cuda.is_available() and can_run_kernels(torch.device("cuda")):
         _log.info("modules have kernels of their own", extra={"modules": fuse_modules(lm)})
     dtype = getattr(torch, config.compute_dtype)
     bytes_per_token = dtype.itemsize * lm.get_output_embeddings().out_features
     chunk_tokens = config.chunk_tokens(bytes_per_token, on_cpu=not torch.cuda.is_available())
-    policy = Policy(lm, compute_dtype=dtype, logits_chunk_tokens=chunk_tokens)
+    policy = Policy(lm, compute_dtype=dtype, logits_chunk_tokens=chunk_tokens, products=products)
     policy.sequence_group = sequence_group
     return policy
 

@@ -41,13 +41,11 @@ class Ranks:
 class Engine:
     """Scores each token by its id, and applies every step."""
 
-    kept_casts = nullcontext
+    kept_copies = nullcontext
     device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.rows: list[PackedRow] = []
-
-    def drop_casts(self) -> None: ...
 
     def forward(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
         self.rows.append(row)

@@ -20,6 +20,7 @@ from services.learner.model.attention import register_attention
 from services.learner.model.fused_modules import fuse_modules
 from services.learner.model.packing import PackedRow, sequence_row
 from services.learner.model.policy import Policy
+from services.learner.model.trained_products import TrainedProducts
 from shoal.config.tables.learner import LearnerConfig
 from shoal.rollout import Support
 from tests.support.operations import Operations
@@ -75,7 +76,9 @@ def count(config: PreTrainedConfig, num_layers: int, make_row: Callable[[], Pack
         add_adapters(lm, settings.lora, seed=0)
     lm.set_attn_implementation(register_attention("sdpa"))
     fuse_modules(lm)
-    policy = Policy(lm, compute_dtype=torch.bfloat16, logits_chunk_tokens=settings.chunk_tokens(1, on_cpu=False))
+    products = TrainedProducts()
+    chunk_tokens = settings.chunk_tokens(1, on_cpu=False)
+    policy = Policy(lm, compute_dtype=torch.bfloat16, logits_chunk_tokens=chunk_tokens, products=products)
     row = make_row()
     with (
         mock.patch.object(logprobs, "can_run_kernels", lambda device: True),
@@ -83,8 +86,7 @@ def count(config: PreTrainedConfig, num_layers: int, make_row: Callable[[], Pack
         mock.patch.object(attention, "_has_flash", lambda q: True),
         mock.patch.object(attention, "varlen_attn", flash_attention),
         counted_kernels() as kernels,
-        # The learner's step does the same: the casts of the first row serve all rows.
-        torch.autocast("cpu", enabled=False),
+        products.kept(),
     ):
         for _ in range(2):
             kernels.clear()
