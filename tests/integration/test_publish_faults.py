@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 pytest.importorskip("torch")
 
@@ -32,7 +33,7 @@ from tests.support.gloo_fleet import GlooFleet, Worker
 from tests.support.loopback import GENERATOR, LEARNER
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 SILENT_S = 8.0
 """Longer than a busy machine keeps a generator that is not at fault from getting ready, or from answering."""
@@ -40,6 +41,9 @@ TIMEOUT_S = 24.0
 """More than twice as long: what does not answer is found by that."""
 GRACE_S = 20.0
 """For what a busy machine adds to a deadline."""
+
+
+Scenes = dict[Any, "asyncio.Task[None]"]
 
 
 class Setting:
@@ -87,38 +91,21 @@ async def setting_in(folder: Path, timeout_s: float = TIMEOUT_S) -> AsyncIterato
         await setting.fleet.close()
 
 
-@pytest.fixture
-async def setting(tmp_path: Path) -> AsyncIterator[Setting]:
-    async with setting_in(tmp_path) as setting:
-        yield setting
-
-
-@pytest.fixture(autouse=True)
-def patient_status_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (member, weight_broadcast):
-        monkeypatch.setattr(module, "STATUS_TIMEOUT_S", SILENT_S)
-
-
 async def has(worker: Worker, policy_version: int) -> bool:
     status = await worker.status()
     return bool(status.HasField("version") and status.version.policy_version == policy_version)
 
 
 FAULTS = (
-    (("join", "hang"),),
-    (("during", "stop"),),
-    (("during", "hang"), ("join", "kill")),
-    (("ready", "stop"), ("during", "kill")),
+    (("join", "hang"), ("join", "kill")),
     (("join", "stop"), ("ready", "kill")),
-    (("received", "stop"), ("received", "kill"), ("during", "flip")),
+    (("ready", "stop"),),
+    (("during", "stop"),),
+    (("during", "hang"),),
+    (("during", "kill"), ("during", "flip")),
+    (("received", "stop"), ("received", "kill")),
 )
-"""Points and actions. Those of a row happen one after the other, the rows side by side: most of the time is a wait."""
-
-
-async def test_every_fault_ends_within_the_deadline_and_costs_the_generator_at_fault_alone(tmp_path: Path) -> None:
-    async with asyncio.TaskGroup() as group:
-        for number, faults in enumerate(FAULTS):
-            group.create_task(suffer(tmp_path / str(number), faults))
+"""Points and actions. Those of a row happen one after the other; only the first one of a row takes long."""
 
 
 async def suffer(folder: Path, faults: Sequence[tuple[str, str]]) -> None:
@@ -149,33 +136,34 @@ async def suffer(folder: Path, faults: Sequence[tuple[str, str]]) -> None:
             await setting.fleet.end(bad)
 
 
-async def test_a_generator_of_another_model_is_left_out_at_once(setting: Setting) -> None:
-    other = await setting.fleet.start(GENERATOR, "other")
-    other.script.file.write_text("manifest")
-    loaded, duration_s = await setting.publish(1)
-    (failed,) = setting.failed()
-    assert len(loaded) == 2 and duration_s < GRACE_S, (loaded, duration_s)
-    assert (failed["worker_id"], failed["reason"]) == ("other", "INVALID_ARGUMENT"), failed
-    assert failed["epoch"] == 1, "more than one more pass"
+async def publish_to_another_model(folder: Path) -> None:
+    async with setting_in(folder) as setting:
+        other = await setting.fleet.start(GENERATOR, "other")
+        other.script.file.write_text("manifest")
+        loaded, duration_s = await setting.publish(1)
+        (failed,) = setting.failed()
+        assert len(loaded) == 2 and duration_s < GRACE_S, (loaded, duration_s)
+        assert (failed["worker_id"], failed["reason"]) == ("other", "INVALID_ARGUMENT"), failed
+        assert failed["epoch"] == 1, "more than one more pass"
 
 
-async def test_a_stopped_generator_that_goes_on_is_caught_up(setting: Setting) -> None:
-    bad = await setting.fleet.start(GENERATOR, "stopped")
-    await setting.publish(1)
-    bad.will("during", "stop")
-    loaded, _ = await setting.publish(2)
-    assert len(loaded) == 2 and setting.fleet.out == ["stopped"], setting.failures()
-    os.kill(bad.process.pid, signal.SIGCONT)
-    await eventually(bad.status)
-    bad.member.is_out_of_reach, bad.member.standing.retry_at = False, 0.0
-    await setting.publisher.catch_up(WeightVersion(0, 2))
-    assert bad.member.serving and await has(bad, 2)
+async def stop_for_a_while(folder: Path) -> None:
+    async with setting_in(folder) as setting:
+        bad = await setting.fleet.start(GENERATOR, "stopped")
+        await setting.publish(1)
+        bad.will("during", "stop")
+        loaded, _ = await setting.publish(2)
+        assert len(loaded) == 2 and setting.fleet.out == ["stopped"], setting.failures()
+        os.kill(bad.process.pid, signal.SIGCONT)
+        await eventually(bad.status)
+        bad.member.is_out_of_reach, bad.member.standing.retry_at = False, 0.0
+        await setting.publisher.catch_up(WeightVersion(0, 2))
+        assert bad.member.serving and await has(bad, 2)
 
 
-@pytest.mark.parametrize("action", ["kill", "stop"])
-async def test_generators_leave_the_collective_of_a_learner_that_is_gone(tmp_path: Path, action: str) -> None:
+async def lose_the_learner(folder: Path, action: str) -> None:
     timeout_s = 12.0
-    async with setting_in(tmp_path, timeout_s) as setting:
+    async with setting_in(folder, timeout_s) as setting:
         await setting.publish(1)
         setting.fleet.workers[0].will("during", action)
         publishing = asyncio.create_task(setting.publish(2))
@@ -188,3 +176,41 @@ async def test_generators_leave_the_collective_of_a_learner_that_is_gone(tmp_pat
         await setting.fleet.end(setting.fleet.workers[0])
         with pytest.raises(ShoalError):
             await publishing
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scenes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scenes]:
+    """Everything that happens to a fleet, each to a fleet of its own, side by side: most of the time is a wait."""
+    folder = tmp_path_factory.mktemp("fleets")
+    scenes = {
+        **{faults: suffer(folder / str(number), faults) for number, faults in enumerate(FAULTS)},
+        "another model": publish_to_another_model(folder / "model"),
+        "stopped": stop_for_a_while(folder / "stopped"),
+        **{action: lose_the_learner(folder / action, action) for action in ("kill", "stop")},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (member, weight_broadcast):
+            patch.setattr(module, "STATUS_TIMEOUT_S", SILENT_S)
+        tasks = {name: asyncio.create_task(scene) for name, scene in scenes.items()}
+        yield tasks
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+async def test_every_fault_ends_within_the_deadline_and_costs_the_generator_at_fault_alone(
+    scenes: Scenes, faults: Sequence[tuple[str, str]]
+) -> None:
+    await scenes[faults]
+
+
+async def test_a_generator_of_another_model_is_left_out_at_once(scenes: Scenes) -> None:
+    await scenes["another model"]
+
+
+async def test_a_stopped_generator_that_goes_on_is_caught_up(scenes: Scenes) -> None:
+    await scenes["stopped"]
+
+
+@pytest.mark.parametrize("action", ["kill", "stop"])
+async def test_generators_leave_the_collective_of_a_learner_that_is_gone(scenes: Scenes, action: str) -> None:
+    await scenes[action]
