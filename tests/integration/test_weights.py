@@ -2,13 +2,13 @@
 
 import asyncio
 import copy
-import multiprocessing
+import json
 import os
 import re
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,7 @@ from shoal.token_run import TokenRun, joined
 from shoal.v1 import generator_pb2 as pb
 from shoal.v1 import worker_pb2
 from shoal.v1.generator_pb2_grpc import GeneratorServiceStub
-from shoal.weights.board import open_store
-from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, hashes_to_wire
-from shoal.weights.rendezvous import Rendezvous
-from shoal.weights.transfer import send_weights
 from shoal.wire import (
     completion_from_wire,
     float32_from_wire,
@@ -46,17 +42,18 @@ from tests.support.real_generator import (
     PROMPT,
     START_TIMEOUT_S,
     TIMEOUT_S,
+    WARM,
     Client,
     Generator,
     Sender,
     configured_client,
     gap,
     logprobs_of,
-    manifest_of,
     random_model,
     weights_of,
 )
 from tests.support.tiny_model import SPECIAL_TOKENS, make_tiny_model, make_tokenizer
+from tests.support.warm_process import WarmProgram
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -258,43 +255,21 @@ async def test_a_generator_answers_while_its_worker_waits_for_the_sender(client:
     sender.group.close()
 
 
-def send_some_and_die(rendezvous: Rendezvous, folder: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    store = open_store(rendezvous.store_host, rendezvous.store_port, timeout_s=30)
-    group = BroadcastGroup(rendezvous, rank=0, store=store)
-    group.connect()
-
-    def tensors() -> Iterator[tuple[str, Any]]:
-        last = list(manifest_of(weights_of(model)).buckets())[-1].tensors[0].name
-        for name, parameter in model.named_parameters():
-            if name == last:
-                time.sleep(1)  # Until the sent tensors have arrived.
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield name, parameter
-
-    send_weights(group, manifest_of(weights_of(model)), tensors())
-
-
 async def test_a_sender_that_dies_within_a_layer_leaves_a_stale_generator_that_the_next_epoch_fixes(
     client: Client, setting: Setting
 ) -> None:
     await client.publish(weights_of(setting.old), 8)
-    # The sending process imports torch and transformers first, which takes long on a busy machine.
     sender = Sender(setting.generator, weights_of(setting.new), timeout_s=START_TIMEOUT_S)
     *_, before_last, last = sender.manifest.buckets()
     assert "k_proj" in before_last.tensors[-1].name and "v_proj" in last.tensors[0].name, "not within a layer"
-    process = multiprocessing.get_context("spawn").Process(
-        target=send_some_and_die, args=(sender.rendezvous, setting.new.name_or_path)
-    )
-    process.start()
+    arguments = json.dumps(asdict(sender.rendezvous)), setting.new.name_or_path
+    process = WarmProgram(WARM, "tests.integration.dying_sender", *arguments, environment=os.environ)
     await client.stub.JoinWeightGroup(sender.join_request(), timeout=START_TIMEOUT_S)
     call = client.loading(sender.rendezvous.epoch, WeightVersion(0, 9))
     assert (await call.read()).stage == pb.LOAD_STAGE_READY
     with pytest.raises(Unavailable, match="lost a member"):
         await call.read()
-    process.join()
+    assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
     done, sent = await client.publish(weights_of(setting.new), 9)
     assert list(done.hashes) == hashes_to_wire(sent)
@@ -361,7 +336,7 @@ def is_spawned(process: psutil.Process) -> bool:
 
 
 async def test_a_generator_killed_while_its_engine_starts_leaves_no_process(setting: Setting, tmp_path: Path) -> None:
-    generator = Generator(tmp_path, Path(setting.old.name_or_path))
+    generator = Generator(tmp_path, Path(setting.old.name_or_path), spawns_engine=True)
     try:
         async with connect(generator.address, GENERATOR) as channel:
             request = pb.GeneratorServiceConfigureRequest(run_id="run", config=generator.config)

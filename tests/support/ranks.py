@@ -1,37 +1,59 @@
 """Groups of learner ranks as forks of one process, so that what they import is imported once.
 
-Usage: python -m tests.support.ranks SIZES MODULE ARGUMENT... forks for each size of SIZES ("1,3") that many processes,
-with the environment that torchrun would give them. Each calls `main()` of the module, with the arguments in `sys.argv`.
-Ends with 1 as soon as one of them fails.
+With the arguments SIZES MODULE ARGUMENT... `main` forks for each size of SIZES ("1,3") that many processes, with the
+environment that torchrun would give them. Each calls `main()` of the module, with the arguments in `sys.argv`. Ends
+with 1 as soon as one of them fails.
 """
 
-import gc
 import importlib
 import os
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 
 from shoal.worker.parent import die_with_parent
-from tests.support.processes import run_together
+from tests.support.processes import ONE_THREAD
+from tests.support.warm_process import WarmProgram
 
-_IMPORTED_LATER = ("transformers.models.llama.modeling_llama", "deepspeed.runtime.zero.muon.original_muon", "peft")
-"""What a learner imports with its first model. It takes seconds."""
+_IMPORTED_LATER = (
+    "services.learner.commands",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "peft",
+    "transformers.models.llama.modeling_llama",
+)
+"""What a learner imports, in part with its first model. It takes seconds."""
+_LONGEST_S = 800.0
 
 
 def run_ranks(module: str, sizes: tuple[int, ...], *arguments: str) -> None:
     """Runs groups of ranks side by side to their ends; fails with their log if one fails."""
-    run_together([[sys.executable, "-m", "tests.support.ranks", ",".join(map(str, sizes)), module, *arguments]])
+    with tempfile.TemporaryFile("w+") as log:
+        program = WarmProgram(
+            *("tests.support.ranks", "tests.support.ranks"),
+            *(",".join(map(str, sizes)), module, *arguments),
+            environment=ONE_THREAD,
+            output=log,
+            errors=log,
+        )
+        try:
+            exit_code = program.wait(_LONGEST_S)
+        finally:
+            program.kill()
+        log.seek(0)
+        assert exit_code == 0, log.read()[-4000:]
+
+
+def warm() -> None:
+    for name in _IMPORTED_LATER:
+        importlib.import_module(name)
 
 
 def main() -> int:
     sizes = [int(size) for size in sys.argv[1].split(",")]
     sys.argv = sys.argv[2:]
     ranks_main = importlib.import_module(sys.argv[0]).main
-    for name in _IMPORTED_LATER:
-        importlib.import_module(name)
-    gc.freeze()  # DeepSpeed collects garbage often, each time through all that was imported.
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in sizes]
     pids = {
         _fork(ranks_main, rank, size, listener)
@@ -83,7 +105,3 @@ def _fork(ranks_main: Callable[[], None], rank: int, size: int, listener: socket
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -31,7 +30,9 @@ from shoal.weights.transfer import send_weights
 from shoal.wire import completion_from_wire, float32_from_wire, int32_to_wire, sampling_to_wire, version_to_wire
 from tests.support.configs import run_config
 from tests.support.loopback import GENERATOR
+from tests.support.warm_process import WarmProgram
 
+WARM = "tests.support.warm_generator"
 PROMPT = np.arange(40, 80, dtype=np.int32)
 CANARY = np.arange(100, 132, dtype=np.int32)
 START_TIMEOUT_S = 300.0
@@ -49,9 +50,13 @@ class Generator:
         stop_strings: Sequence[str] = (),
         lora: dict[str, Any] | None = None,
         lora_way: str = "merged",
+        spawns_engine: bool = False,
         **generator: Any,
     ) -> None:
-        """`generator` and `lora` are settings of `[generator]` and `[learner.lora]`, `lora_way` is generator.lora."""
+        """`generator` and `lora` are settings of `[generator]` and `[learner.lora]`, `lora_way` is generator.lora.
+
+        The process forks from one that has imported vLLM, and so does its engine's, unless it `spawns_engine`.
+        """
         self.log_file = folder / "generator.log"
         self.config = config_struct(
             run_config(
@@ -62,16 +67,18 @@ class Generator:
                 learner={"lora": lora or {}},
             )
         )
-        command = [sys.executable, "-m", "services.generator", "--coordinator", "127.0.0.1:1"]
-        options = ["--listen", "127.0.0.1:0", "--log-file", str(self.log_file), "--data-dir", str(folder)]
+        options = ["--coordinator", "127.0.0.1:1", "--listen", "127.0.0.1:0"]
+        options += ["--log-file", str(self.log_file), "--data-dir", str(folder)]
         # The engine's files are found in the test's folder. It is too long for sockets, as on some clusters.
         self.temporary = folder / "-".join(["temporary"] * 9)
         self.temporary.mkdir(exist_ok=True)
         environment = os.environ | {"TMPDIR": str(self.temporary)}
-        self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.address = json.loads(line)["address"]
+        read_end, write_end = os.pipe()
+        with open(read_end) as reader, open(write_end, "w") as output:
+            program = "services.generator.__main__" if spawns_engine else WARM
+            self.process = WarmProgram(WARM, program, *options, environment=environment, output=output)
+            output.close()
+            self.address = json.loads(reader.readline())["address"]
         self.next_epoch = 0
         self.store = serve_store("127.0.0.1", 0, timeout_s=30)
 
@@ -112,7 +119,7 @@ class Client:
         give_up = time.monotonic() + START_TIMEOUT_S
         while not is_so(status := (await self.status()).status):
             assert time.monotonic() < give_up, f"still {status}\n{self.generator.log_tail()}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
         return status
 
     async def configure(self) -> None:
