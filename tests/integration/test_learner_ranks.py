@@ -3,10 +3,7 @@
 tests/acceptance/test_learner_stages.py has the other stages.
 """
 
-import asyncio
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +14,11 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from shoal.rpc.channel import connect
-from shoal.v1 import learner_pb2, worker_pb2
-from shoal.v1.learner_pb2_grpc import LearnerServiceStub
-from shoal.weights.transfer import hash_tensor
 from tests.integration.learner_ranks import FROZEN, output_of
-from tests.support.learner_client import Client
 from tests.support.learner_results import assert_same_gradient, is_measured
-from tests.support.loopback import LEARNER
-from tests.support.processes import ONE_THREAD, serving_process
 from tests.support.ranks import run_ranks
 from tests.support.tiny_model import make_tiny_model
-from tests.support.train_batches import make_batch, make_groups
+from tests.support.train_batches import make_groups
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -174,40 +164,3 @@ def test_the_gradient_of_the_trained_part_is_that_of_the_whole_model(folder: Pat
 def test_a_checkpoint_holds_no_frozen_weights(folder: Path, stage: str, num_ranks: int) -> None:
     whole, part = (result_of(folder, name, num_ranks)["checkpoint_bytes"] for name in (stage[0], stage))
     assert part < whole
-
-
-async def assert_published_weights_are_the_rounded_masters(stub: LearnerServiceStub) -> None:
-    """A bfloat16 broadcast gathers the values to which a float32 export rounds."""
-    await stub.CreateWeightGroup(learner_pb2.CreateWeightGroupRequest(epoch=1, world_size=1), timeout=60)
-    sent = await stub.PublishWeights(learner_pb2.PublishWeightsRequest(epoch=1), timeout=60)
-    exported = await stub.ExportModel(learner_pb2.ExportModelRequest(), timeout=60)
-    weights = load_file(Path(exported.path) / "model.safetensors")
-    assert {digest.name: digest.xxh3 for digest in sent.hashes} == {
-        name: hash_tensor(tensor.to(torch.bfloat16)) for name, tensor in weights.items()
-    }
-
-
-async def test_a_follower_that_dies_ends_the_learner_with_a_message_that_names_it(tmp_path: Path) -> None:
-    make_tiny_model(tmp_path / "model")
-    log = tmp_path / "learner.log"
-    config = {
-        "model": {"path": str(tmp_path / "model")},
-        "data": {"sources": [{"task": "arithmetic"}]},
-        "learner": {"zero_stage": 3, "compute_dtype": "bfloat16"},
-        "weights": {"dtype": "bfloat16"},
-    }
-    options = ("--num-ranks", "2", "--data-dir", tmp_path, "--log-file", log)
-    async with (
-        serving_process("services.learner", *options, **ONE_THREAD) as (process, address),
-        connect(address, LEARNER) as channel,
-    ):
-        learner = Client(LearnerServiceStub(channel), tmp_path, config, None)
-        await learner.configure()
-        assert await learner.loaded() == worker_pb2.WORKER_STATE_READY, log.read_text()[-4000:]
-        assert (await learner.train(make_batch())).applied, "two ranks, as the launcher starts them, train"
-        await assert_published_weights_are_the_rounded_masters(learner.stub)
-        leader, follower = (await learner.status()).rank_pids
-        assert leader == process.pid
-        os.kill(follower, signal.SIGKILL)
-        assert await asyncio.wait_for(process.wait(), 60) == 1
-    assert f"rank 1 (pid {follower}) was killed" in log.read_text()
