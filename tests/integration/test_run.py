@@ -1,7 +1,7 @@
 """Whole runs on this machine: real vLLM, real DeepSpeed, real gloo, and kill -9.
 
-One run with two generators, two learner ranks and two reward services suffers every loss that a run has to survive;
-the tests look at its files.
+One run suffers every loss of a worker without state that it has to survive; the tests look at its files.
+tests/acceptance/test_disturbed_run.py has such a run with two generators and two learner ranks.
 """
 
 import asyncio
@@ -61,13 +61,16 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Outcome]:
+def launch() -> dict[str, int]:
+    return {"num_generators": 1, "num_learner_ranks": 1, "num_rewards": 2}
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    tmp_path_factory: pytest.TempPathFactory, collector: Collector, launch: dict[str, int]
+) -> Iterator[Outcome]:
     folder = tmp_path_factory.mktemp("disturbed")
-    config = guessing_config(
-        folder,
-        run={"num_steps": NUM_STEPS},
-        launch={"num_generators": 2, "num_learner_ranks": 2, "num_rewards": 2, "coordinator_port": free_port()},
-    )
+    config = guessing_config(folder, run={"num_steps": NUM_STEPS}, launch=launch | {"coordinator_port": free_port()})
     with LocalStack(
         folder / "runs",
         "disturbed",
@@ -76,7 +79,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> I
     ) as stack:
         stack.until_step(2)
         address = f"127.0.0.1:{config['launch']['coordinator_port']}"
-        generator = stack.services("generator")[1]
+        generator = stack.services("generator")[-1]
         generator.send_signal(signal.SIGKILL)
         stack.until_step(4)
         pool_process = asyncio.run(kill_a_pool_process(address))
@@ -154,20 +157,20 @@ def test_the_event_log_names_lost_workers_and_reissued_groups(outcome: Outcome) 
     )
 
 
-def test_a_restarted_generator_is_caught_up(outcome: Outcome) -> None:
+def test_a_restarted_generator_is_caught_up(outcome: Outcome, launch: dict[str, int]) -> None:
     lost = next(e for e in outcome.stack.of_kind("worker_lost") if e["attributes"]["worker_kind"] == "generator")
     full = [
         e
         for e in outcome.stack.of_kind("publish")
-        if len(e["attributes"]["generators"]) == 2 and e["sequence"] > lost["sequence"]
+        if len(e["attributes"]["generators"]) == launch["num_generators"] and e["sequence"] > lost["sequence"]
     ]
-    assert full, "after the kill no publish reached two generators"
+    assert full, "after the kill no publish reached all generators"
 
 
-def test_every_publish_ended_on_the_learners_bytes(outcome: Outcome) -> None:
+def test_every_publish_ended_on_the_learners_bytes(outcome: Outcome, launch: dict[str, int]) -> None:
     """The coordinator compares each tensor's hash, taken from the received bytes, before a generator serves."""
     last = outcome.stack.of_kind("publish")[-1]["attributes"]
-    assert len(last["generators"]) == 2 and last["num_bytes"] > 0, last
+    assert len(last["generators"]) == launch["num_generators"] and last["num_bytes"] > 0, last
     assert last["canary_gap"] < 1e-3, f"the canary differs by {last['canary_gap']}"
     corrupt = [e for e in outcome.stack.of_kind("publish_failed") if "CORRUPT" in e["attributes"]["reason"]]
     assert not corrupt, corrupt

@@ -23,6 +23,8 @@ from tests.support.tiny_model import make_tiny_model
 SHOAL = Path(sys.executable).with_name("shoal")
 STARTING_S = 240
 """Longest time for four services with engines to be up, on two busy cores."""
+_POLL_S = 0.2
+"""Each poll goes through all processes of the machine."""
 
 
 def buf_curl(*what: str) -> str:
@@ -112,6 +114,8 @@ class LocalStack:
             )
         self._mine = psutil.Process(self.process.pid)
         self._seen: dict[int, psutil.Process] = {}
+        self._events: list[dict[str, Any]] = []
+        self._num_read = 0
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +149,15 @@ class LocalStack:
         return [p for p in self._seen.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
     def events(self) -> list[dict[str, Any]]:
-        return list(_json_lines(self.folder / "events.jsonl"))
+        """Returns the events so far; reads what is new, since polls are many."""
+        path = self.folder / "events.jsonl"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._num_read)
+                whole = file.read().rpartition(b"\n")[0]
+            self._num_read += len(whole) + bool(whole)
+            self._events += map(json.loads, whole.splitlines())
+        return self._events
 
     def of_kind(self, kind: str, after: int = 0) -> list[dict[str, Any]]:
         """Returns the events of a kind so far, behind a sequence number."""
@@ -164,7 +176,7 @@ class LocalStack:
                     return event
             if self.process.poll() is not None:
                 raise AssertionError(f"the run ended before {what}:\n{self.tail()}")
-            time.sleep(0.1)
+            time.sleep(_POLL_S)
         raise AssertionError(f"not within {timeout_s} s: {what}\n{self.tail()}")
 
     def until_step(self, step: int, timeout_s: float = STARTING_S) -> None:
@@ -176,7 +188,7 @@ class LocalStack:
             self.children()
             if time.monotonic() > deadline:
                 raise AssertionError(f"still running after {timeout_s} s:\n{self.tail()}")
-            time.sleep(0.1)
+            time.sleep(_POLL_S)
         return self.process.returncode
 
     def update(self, *settings: str) -> None:
