@@ -10,8 +10,8 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.timeout(900)
 
-STAGES = ("2", "1-offloaded", "2-lora")
-FROZEN_STAGE = "2-frozen"
+STAGES = ("2", "1-offloaded", "3-offloaded", "2-lora", "0-nf4", "3-nf4")
+FROZEN_STAGES = ("0-frozen", "2-frozen")
 COMPARED = ("0", "0-lora")
 
 
@@ -19,7 +19,7 @@ COMPARED = ("0", "0-lora")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     make_tiny_model(folder / "model")
-    run_ranks("tests.integration.learner_ranks", (1, 2), str(folder), *STAGES, FROZEN_STAGE, *COMPARED)
+    run_ranks("tests.integration.learner_ranks", (1, 2), str(folder), *STAGES, *FROZEN_STAGES, *COMPARED)
     return folder
 
 
@@ -42,11 +42,10 @@ def test_adapters_at_stage_2_are_exported_and_alone_in_checkpoints(folder: Path)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_a_frozen_part_at_stage_2_is_neither_trained_nor_saved(folder: Path, num_ranks: int) -> None:
-    others.test_a_restored_learner_takes_the_same_step_to_the_bit(folder, FROZEN_STAGE, num_ranks)
-    others.test_a_checkpoint_gives_the_folders_that_the_learner_exports(folder, FROZEN_STAGE, num_ranks)
-    others.test_a_frozen_part_keeps_its_weights_and_has_neither_gradient_nor_optimizer_state(
-        folder, FROZEN_STAGE, num_ranks
-    )
-    others.test_the_gradient_of_the_trained_part_is_that_of_the_whole_model(folder, FROZEN_STAGE)
-    others.test_a_checkpoint_holds_no_frozen_weights(folder, FROZEN_STAGE, num_ranks)
+@pytest.mark.parametrize("stage", FROZEN_STAGES)
+def test_a_frozen_part_is_neither_trained_nor_saved(folder: Path, stage: str, num_ranks: int) -> None:
+    others.test_a_restored_learner_takes_the_same_step_to_the_bit(folder, stage, num_ranks)
+    others.test_a_checkpoint_gives_the_folders_that_the_learner_exports(folder, stage, num_ranks)
+    others.test_a_frozen_part_keeps_its_weights_and_has_neither_gradient_nor_optimizer_state(folder, stage, num_ranks)
+    others.test_the_gradient_of_the_trained_part_is_that_of_the_whole_model(folder, stage)
+    others.test_a_checkpoint_holds_no_frozen_weights(folder, stage, num_ranks)
