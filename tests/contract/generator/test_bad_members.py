@@ -108,6 +108,7 @@ async def test_a_generator_that_hangs_in_a_load_but_answers_is_left_out_before_t
 ) -> None:
     monkeypatch.setattr(member_module, "FIRST_PAUSE_S", 0.2)
     monkeypatch.setattr(weight_broadcast, "STATUS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(weight_broadcast, "_GRACE_S", 0.5)
     hanging = ScriptedGenerator(cluster.plane)
     await cluster.add_all(ScriptedGenerator(cluster.plane), hanging)
     weights = {"ready_timeout_s": 2.0, "timeout_s": 3600}
@@ -176,9 +177,9 @@ async def test_a_generator_with_one_broken_call_serves_again_as_long_as_its_leas
 
 async def test_time_in_a_queue_does_not_count_against_the_deadline_of_a_group(cluster: Cluster, model: Path) -> None:
     """Sixteen groups, one at a time: the last one waits longer than its deadline."""
-    generator = ScriptedGenerator(cluster.plane, delay_s=0.3)
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.15)
     await cluster.add_all(generator)
-    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 8.0}}
+    sections = {"generator": {"max_num_seqs": 1}, "coordinator": {"sampling_timeout_s": 4.0}}
     grpo = {"max_staleness": 3}
     _, events = await cluster.run_to_end(arithmetic_config(model, run={"num_steps": 4}, grpo=grpo, **sections), step=4)
     assert not {"group_reissued", "group_dropped"} & set(kinds(events)), kinds(events)

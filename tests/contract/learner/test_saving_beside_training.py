@@ -84,13 +84,13 @@ async def test_a_disk_that_gets_full_meanwhile_is_an_event_and_the_next_step_tri
             return response
 
     cluster.learner = Full(cluster.plane)
-    await begin_held(cluster, model, run={"num_steps": 40})
+    await begin_held(cluster, model, run={"num_steps": 16})
     cluster.learner.may_finish.set()
-    _, events = await cluster.finish(40)
+    _, events = await cluster.finish(16)
     (failed,) = of_kind(events, "checkpoint_failed")
     assert failed.attributes["policy_version"] == 4 and "/data is full" in failed.message, failed
     retried = saved_steps(events)[0]
-    assert retried >= 7 and saved_steps(events)[-1] == 40, saved_steps(events)
+    assert retried >= 7 and saved_steps(events)[-1] == 16, saved_steps(events)
     assert not (cluster.data_dir / "lasting/checkpoints/step-00000004").exists()
 
 
