@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,6 +13,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from shoal.telemetry import trace
 
 TESTS = Path(__file__).parent
+IMPORT_VLLM = (
+    "tests/integration/test_completion_parts.py",
+    "tests/integration/test_tool_parsers.py",
+    "tests/integration/test_weight_transfer.py",
+    "tests/unit/services/generator/test_deterministic_engine.py",
+    "tests/unit/services/generator/test_vllm_engine.py",
+)
+"""Files whose process imports vLLM, which takes five seconds of a core."""
 
 # Before torch is imported. Where tests share the cores, threads that spin while they wait for each other cost three
 # times the work; the services set it for themselves.
@@ -28,6 +37,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         files = list(dict.fromkeys(item.path for item in items if item.path.is_relative_to(TESTS / folder)))
         place.update({file: (first + number) / len(files) for number, file in enumerate(files)})
     items.sort(key=lambda item: place.get(item.path, 1.0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Lets one process run all files of IMPORT_VLLM."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return IMPORT_VLLM[0] if file in IMPORT_VLLM else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="module")
