@@ -9,6 +9,7 @@ from services.coordinator.workers import registry
 from tests.support.cluster import Cluster
 from tests.support.remembered_texts import remembered_texts as remembered_texts
 from tests.support.tiny_model import make_tiny_model
+from tests.support.warm_modules import warm_modules as warm_modules
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import pytest
 
 from services.reward.sandbox import run
 from services.reward.verifiers import code
+from tests.support.warm_modules import warm_modules as warm_modules
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import grpc
 import pytest
@@ -10,31 +9,22 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from services.coordinator.cli import main, reward_process
-from services.coordinator.cli.env import requests
+from services.coordinator.cli import main
 from shoal.errors import NotFound
 from shoal.rpc.errors import to_status
 from shoal.v1 import coordinator_pb2 as pb
 from shoal.v1 import coordinator_pb2_grpc, rollout_pb2, worker_pb2
 from tests.support.parsed_commands import Shoal
 from tests.support.remembered_texts import remembered_texts as remembered_texts
-from tests.support.warm_modules import WarmModules
+from tests.support.warm_modules import warm_modules as warm_modules
 
 BEGAN_S = 1_700_000_000
 """Start of the run of `ScriptedCoordinator`, in seconds since the epoch."""
 
 
-@pytest.fixture(scope="session")
-def warm_modules() -> Iterator[WarmModules]:
-    with closing(WarmModules()) as modules:
-        yield modules
-
-
 @pytest.fixture
-def shoal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], warm_modules: WarmModules) -> Shoal:
+def shoal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shoal:
     """Runs `shoal` in this process; returns its exit code, standard output, and standard error."""
-    for module in (reward_process, requests):
-        monkeypatch.setattr(module, "subprocess", warm_modules.as_subprocess)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()  # What libraries wrote when fixtures imported them.
