@@ -3,6 +3,8 @@
 import asyncio
 import json
 import math
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ import httpx2 as httpx
 import numpy as np
 import psutil
 import pytest
+import pytest_asyncio
 
 from services.reward.environments.endpoint import server
 from services.reward.environments.endpoint.server import PolicyEndpoint
@@ -21,6 +24,9 @@ from shoal.v1 import rollout_pb2
 from tests.support.hostile_server import mutated_answers
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ENDPOINT = PolicyEndpoint()
 HELLO = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
 CHAT, GENERATE = "v1/chat/completions", "inference/v1/generate"
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
@@ -64,6 +70,12 @@ class Served:
         )
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def closed_endpoint() -> AsyncIterator[None]:
+    yield
+    await ENDPOINT.close()
+
+
 Reply = Callable[[pb.PolicyCall], Any]
 
 
@@ -75,7 +87,6 @@ def num_orphaned(session: Session) -> int:
 @asynccontextmanager
 async def served(reply: Reply | None = lambda call: answer()) -> AsyncIterator[Served]:
     """Opens an episode whose calls are answered by a function; without one, `take` answers them."""
-    endpoint = PolicyEndpoint()
     calls: list[pb.PolicyCall] = []
 
     def send(call: pb.PolicyCall) -> None:
@@ -85,11 +96,9 @@ async def served(reply: Reply | None = lambda call: answer()) -> AsyncIterator[S
             part = {"refusal" if isinstance(given, pb.PolicyRefusal) else "answer": given}
             asyncio.get_running_loop().call_soon(session.take, pb.PolicyReply(call_id=call.call_id, **part))
 
-    try:
-        async with endpoint.session(send, 4096) as (url, session), httpx.AsyncClient(timeout=60) as client:
-            yield Served(session, url, client, calls)
-    finally:
-        await endpoint.close()
+    client = httpx.AsyncClient(timeout=60, verify=False)  # To read certificates takes 30 ms.
+    async with ENDPOINT.session(send, 4096) as (url, session), client:
+        yield Served(session, url, client, calls)
 
 
 async def test_a_conversation_becomes_a_call_and_its_answer_a_completion() -> None:
@@ -353,6 +362,15 @@ async def test_the_key_of_another_episode_opens_nothing() -> None:
         ]
     await endpoint.close()
     assert statuses == [200, 401]
+
+
+async def test_an_answer_does_not_wait_until_its_header_is_acknowledged() -> None:
+    async with served() as at:
+        await at.post()
+        ends = [found for found in psutil.Process().net_connections() if found.laddr.port == ENDPOINT.port]
+        for end in (found for found in ends if found.status == psutil.CONN_ESTABLISHED):
+            with socket.socket(fileno=os.dup(end.fd)) as connection:
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_nothing_listens_before_an_episode_or_after_the_end_and_only_on_loopback_meanwhile() -> None:
