@@ -34,6 +34,8 @@ class CuttingProxy:
                     client.close()
                     continue
                 server = socket.create_connection(("127.0.0.1", self._target_port))
+                for end in (client, server):  # Else small writes wait 40 ms for the ACK of the write before.
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for source, target, counts in ((client, server, True), (server, client, False)):
                     threading.Thread(target=self._forward, args=(source, target, counts), daemon=True).start()
 

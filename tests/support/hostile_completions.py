@@ -5,27 +5,28 @@ import os
 from pathlib import Path
 from typing import Any
 
-MILLION = 1_000_000
+LONG = 300_000
+"""Characters. What takes time by their square takes hours."""
 ENDLESS = r"\boxed{\prod_{k=1}^{10^8} k}"
 """An answer that computer algebra would evaluate for longer than any timeout."""
 TEXTS = {
     "empty": "",
-    "a million letters": "x" * MILLION,
-    "a million digits": "1" * MILLION,
-    "a million spaces": " " * MILLION,
-    "a million dollars": "$" * MILLION,
-    "a million characters of four bytes": "\N{GRINNING FACE}" * MILLION,
-    "a million characters of words": "word " * (MILLION // 5),
-    "tags without end": "<answer>" * (MILLION // 8),
-    "ends of tags": "</think> </answer>" * (MILLION // 18),
-    "open boxes": r"\boxed{" * (MILLION // 7),
-    "parentheses": "(A " * (MILLION // 3),
+    "many letters": "x" * LONG,
+    "many digits": "1" * LONG,
+    "many spaces": " " * LONG,
+    "many dollars": "$" * LONG,
+    "many characters of four bytes": "\N{GRINNING FACE}" * LONG,
+    "many characters of words": "word " * (LONG // 5),
+    "tags without end": "<answer>" * (LONG // 8),
+    "ends of tags": "</think> </answer>" * (LONG // 18),
+    "open boxes": r"\boxed{" * (LONG // 7),
+    "parentheses": "(A " * (LONG // 3),
     "nested fractions": r"\frac{" * 20_000 + "1" + "}{2}" * 20_000,
     "nested roots in a box": r"$\boxed{" + r"\sqrt{" * 500 + "2" + "}" * 500 + "}$",
-    "nested lists": "[" * MILLION,
+    "nested lists": "[" * LONG,
     "bytes that were no UTF-8": b"\xff\xfe\xed\xa0\x80".decode("utf-8", "replace") * 1000,
     "nul bytes": "\0" * 1000,
-    "dots and commas": "1,.-" * (MILLION // 4),
+    "dots and commas": "1,.-" * (LONG // 4),
     "a tower of powers": r"\boxed{9^{9^{9^{9}}}}",
     "an endless product": ENDLESS,
 }
@@ -132,9 +133,9 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     "a crash of the interpreter": ("import ctypes\ndef f(): ctypes.string_at(0)", "f()"),
     "no text": ("\ufffd\ufffd = '\x00'", "f()"),
     "nothing": ("", "f()"),
-    "a million characters": ("x = " + "1 + " * 250_000 + "1", "f()"),
-    "a million characters of text": ("word " * 200_000, "f()"),
-    "a million open brackets": ("[" * 1_000_000, "f()"),
+    "many characters": ("x = " + "1 + " * (LONG // 4) + "1", "f()"),
+    "many characters of text": ("word " * (LONG // 5), "f()"),
+    "many open brackets": ("[" * LONG, "f()"),
     "closing what it was given": ("import os\nos.closerange(0, 100)\ndef f(): return 1", "assert f() == 1"),
     "a new namespace": (
         "import ctypes\ndef f():\n    if ctypes.CDLL(None).unshare(0x10000000): raise OSError",

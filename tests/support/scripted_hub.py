@@ -64,6 +64,7 @@ def scripted_hub() -> Iterator[ScriptedHub]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: ScriptedHub
 
     def log_message(self, *_: object) -> None:

@@ -280,12 +280,12 @@ async def test_a_reward_service_that_is_not_configured_is_replaced_by_another(cl
 async def test_a_pause_during_an_evaluation_may_be_longer_than_the_deadline_of_a_question(
     cluster: Cluster, model: Path
 ) -> None:
-    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.4))
-    sections = {"run": {"num_steps": 1}, "coordinator": {"sampling_timeout_s": 3.0}, "evaluation": HELD_OUT}
+    await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.2))
+    sections = {"run": {"num_steps": 1}, "coordinator": {"sampling_timeout_s": 1.5}, "evaluation": HELD_OUT}
     await cluster.start(arithmetic_config(model, **sections))
     await cluster.until("publish")
     await cluster.pause()
-    await asyncio.sleep(3.5)
+    await asyncio.sleep(2.0)
     await cluster.resume()
     _, events = await cluster.finish()
     assert kinds(events).count("evaluation") == 2, kinds(events)

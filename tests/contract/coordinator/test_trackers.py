@@ -47,7 +47,7 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 @needs_tensorboard
 async def test_tensorboard_shows_the_values_of_metrics_jsonl_also_after_a_resume(cluster: Cluster, model: Path) -> None:
     await cluster.add_all(ScriptedGenerator(cluster.plane, delay_s=0.02))
-    sections = {"run": {"num_steps": 6}, "checkpoint": {"every_steps": 2}, "coordinator": {"worker_timeout_s": 3}}
+    sections = {"run": {"num_steps": 6}, "checkpoint": {"every_steps": 2}, "coordinator": {"worker_timeout_s": 1}}
     await cluster.start(config(model, {"tensorboard": True}, **sections), run_id="tracked")
     await cluster.until("step", step=3)
     # A lost learner ends the run between checkpoints: the resume discards a step.

@@ -45,14 +45,14 @@ async def test_a_call_that_waits_is_not_late_because_others_of_its_process_compu
     stage: Stage, forgetful: dict[str, Any], tmp_path: Path
 ) -> None:
     await stage.configure(forgetful)
-    waiting, *computing = [await stage.begin("forgetful", call_timeout_s=7.0) for _ in range(6)]
+    waiting, *computing = [await stage.begin("forgetful", call_timeout_s=3.5) for _ in range(6)]
     waiting.send(f"naps {tmp_path}/begun")
     await eventually((tmp_path / "begun").exists, "the call waits")
     [pid] = pids(stage)
     for player in computing:
-        player.send("compute 1.5")
+        player.send("compute 0.75")
     for player in (*computing, waiting):
-        assert (await player.observe()).messages, "each of them has less to do than its limit of 7 s"
+        assert (await player.observe()).messages, "each of them has less to do than its limit of 3.5 s"
     assert pids(stage) == [pid], "the process works, and is killed"
 
 

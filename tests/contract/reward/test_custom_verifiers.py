@@ -102,7 +102,7 @@ async def test_everything_a_function_does_has_an_outcome_and_only_a_number_is_a_
     client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write(tmp_path / "score.py", HOSTILE)
-    await client.configured(num_processes=1, timeout_s=3.0, custom={"mine": {"file": path}})
+    await client.configured(num_processes=1, timeout_s=2.0, custom={"mine": {"file": path}})
     line = {
         text: HOSTILE[: HOSTILE.index(f'case "{text}"')].count("\n") + 1 for text in ("raise", "odd", "stop", "memory")
     }
@@ -121,7 +121,7 @@ async def test_everything_a_function_does_has_an_outcome_and_only_a_number_is_a_
         "stop": (ScoreOutcome.FAILED, f"SystemExit at {path}:{line['stop']}: 0"),
         "exit": (ScoreOutcome.FAILED, "process died (exit code 3)"),
         "kill": (ScoreOutcome.FAILED, "process died (signal 9)"),
-        "hang": (ScoreOutcome.FAILED, "no verdict within reward.timeout_s (3 s)"),
+        "hang": (ScoreOutcome.FAILED, "no verdict within reward.timeout_s (2 s)"),
         "memory": (ScoreOutcome.FAILED, f"MemoryError at {path}:{line['memory']}"),
         "files": (ScoreOutcome.FAILED, "Too many open files"),
         "open": (ScoreOutcome.SCORED, 1.0),
@@ -150,7 +150,7 @@ async def test_processes_that_a_function_starts_end_with_its_process(client: Cli
         "    time.sleep(3600) if completion.endswith('hang') else os._exit(3)\n"
     )
     path = write(tmp_path / "score.py", text)
-    await client.configured(num_processes=2, timeout_s=3.0, custom={"mine": {"file": path}})
+    await client.configured(num_processes=2, timeout_s=1.5, custom={"mine": {"file": path}})
     files = [tmp_path / "hang", tmp_path / "exit"]
     scores = await client.score(mine(), [str(file) for file in files])
     assert {score.outcome for score in scores} == {ScoreOutcome.FAILED}
@@ -205,9 +205,9 @@ async def test_a_missing_file_is_refused_and_a_hanging_import_is_ended(
 ) -> None:
     missing = str(tmp_path / "score.py")
     assert "reward.custom.mine.file: " in await refusal(client, custom={"mine": {"file": missing}})
-    monkeypatch.setattr("services.reward.custom.probe.TIMEOUT_S", 3.0)
+    monkeypatch.setattr("services.reward.custom.probe.TIMEOUT_S", 1.0)
     hanging = write(tmp_path / "hangs.py", "import time\ntime.sleep(3600)\n")
-    assert " 3 s" in await refusal(client, custom={"mine": {"file": hanging}})
+    assert " 1 s" in await refusal(client, custom={"mine": {"file": hanging}})
     assert not [child for child in living(psutil.Process()) if "probe" in " ".join(child.cmdline())]
 
 

@@ -34,7 +34,7 @@ async def test_what_a_verifier_prints_is_in_the_log_with_its_name(
 ) -> None:
     caplog.set_level(logging.INFO)
     path = write(tmp_path / "score.py", TALKS)
-    await client.configured(num_processes=1, timeout_s=5.0, custom={"mine": {"file": path}})
+    await client.configured(num_processes=1, timeout_s=2.5, custom={"mine": {"file": path}})
     truth = [GroundTruth("mine", "")]
     (first,) = await client.score(truth, ["five"])
     assert first.reward == 1.0, first

@@ -37,13 +37,13 @@ async def test_a_step_that_has_begun_is_in_the_checkpoint_of_a_run_that_fails_me
     await cluster.add_all()
     generator = ScriptedGenerator(cluster.plane)
     await cluster.add(generator, "generator-0")
-    sections = {"run": {"num_steps": 40}, "coordinator": {"worker_timeout_s": 2.0}}
+    sections = {"run": {"num_steps": 40}, "coordinator": {"worker_timeout_s": 0.5}}
     await cluster.start(arithmetic_config(model, **sections), run_id="cut")
     await cluster.until("step", step=2)
-    cluster.learner.step_s = 4.0
+    cluster.learner.step_s = 2.0
     cluster.learner.stepping.clear()
     await cluster.learner.stepping.wait()
-    # The run fails 2 s after its only generator, in the middle of this step.
+    # The run fails 0.5 s after its only generator, in the middle of this step.
     cluster.registry.report_lost("generator-0", "it was ended")
     await cluster.kill("generator-0")
     run, _ = await cluster.end()

@@ -37,7 +37,7 @@ def test_verdicts_on_programs_are_those_that_people_agree_on() -> None:
     if reason := code.unavailable():
         pytest.skip(f"no sandbox: {reason}")
     rows = [row for family in PROGRAMS for row in read_rows(family)]
-    wrong = wrong_verdicts(rows[::_EACH_PROGRAM], timeout_s=4.0, total_timeout_s=60.0)
+    wrong = wrong_verdicts(rows[::_EACH_PROGRAM], timeout_s=1.0, total_timeout_s=60.0)
     run.close()
     assert not wrong, "\n".join(wrong)
 
