@@ -14,7 +14,7 @@ from tests.simulation.simulation import simulate
 from tests.support.repository import ROOT
 from tests.support.tiny_model import make_tiny_model
 
-NUM_SCHEDULES = 12
+NUM_SCHEDULES = 8
 FAILING = sorted(Path(__file__).with_name("failing").glob("*.json"))
 QUICK_MUTATIONS = ("release one slot too many with each step", "void nothing of the ledger at a restore")
 """`make accept` tries them all."""
@@ -32,7 +32,7 @@ def test_a_run_ends_whole_whatever_happens_to_it(model: Path, seed: int) -> None
     assert not outcome.violations, str(outcome)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("path", FAILING, ids=[path.stem for path in FAILING])
 def test_a_schedule_that_once_failed_leaves_the_run_whole(model: Path, path: Path, seed: int) -> None:
     schedule = load(path.read_text())
@@ -47,7 +47,8 @@ def test_a_schedule_is_written_down_as_it_is_drawn() -> None:
 
 def test_a_seed_is_the_same_schedule_in_every_process(model: Path) -> None:
     program = f"""
-import sys; from pathlib import Path; from tests.simulation.simulation import simulate
+import sys; from pathlib import Path; from shoal.models.no_torch import hide_torch; hide_torch()
+from tests.simulation.simulation import simulate
 sys.stdout.write("\\n".join(simulate(7, Path({str(model)!r})).trace))
 """
     environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)}

@@ -184,13 +184,13 @@ def test_a_second_signal_ends_everything_at_once(train: Callable[..., Train], tm
 
 
 def test_a_run_goes_on_by_itself_when_its_processes_are_killed(train: Callable[..., Train], tmp_path: Path) -> None:
-    run = train("--set", "run.num_steps=12", step_s=0.5)
+    run = train("--set", "run.num_steps=7", step_s=0.4)
     for count, module in enumerate(("services.coordinator", "tests.support.scripted_train_workers"), start=1):
         run.until("checkpoint step-")
         run.child(module).kill()
         run.until("is restarted (pid")
         run.until(f"attempt {count} begins at step")
-    run.until("step 12/12")
+    run.until("step 7/7")
     code, output, errors = run.end()
     assert code == 0, output + errors
     record = json.loads((tmp_path / "runs" / "sums" / "run.json").read_text())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.reward.environments import environment_process
 from shoal.errors import Aborted, InvalidArgument, ShoalError
 from shoal.v1 import rollout_pb2
 from tests.support.environment_client import Stage, staged
@@ -94,7 +95,7 @@ class Hostile(Environment):
                 pass
 
     async def wait(self):
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.1)
         return ",".join(self.heard)
 
     async def block(self):
@@ -119,7 +120,8 @@ class Hostile(Environment):
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(environment_process, "_GRACE_S", 0.3)
     file = tmp_path / "hostile.py"
     file.write_text(HOSTILE)
     async with staged() as stage:
@@ -219,7 +221,7 @@ async def test_a_process_that_dies_between_the_calls_of_an_episode_is_not_replac
 
 async def test_a_coroutine_that_blocks_costs_no_episode_that_waits_beside_it(stage: Stage) -> None:
     # Long enough for the sleep of the first one, on a busy machine as well.
-    waiting, blocking = [await stage.begin("hostile", call_timeout_s=4 * CALL_S) for _ in range(2)]
+    waiting, blocking = [await stage.begin("hostile", call_timeout_s=2 * CALL_S) for _ in range(2)]
     waiting.send("wait")
     blocking.send("block")
     assert (await waiting.observe()).messages[0].content == "wait"

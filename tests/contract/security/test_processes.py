@@ -1,4 +1,4 @@
-"""The services' own entry points and the command line, as processes, with the certificates that `shoal certs` makes."""
+"""The services' entry points and the command line, as processes, with the certificates that `shoal certs` makes."""
 
 import asyncio
 import json
@@ -93,15 +93,22 @@ def certs(tmp_path: Path) -> Path:
     return tmp_path / "certs"
 
 
-async def test_the_four_services_meet_over_mutual_tls_and_nobody_else_gets_in(certs: Path, tmp_path: Path) -> None:
+async def test_a_coordinator_and_a_worker_meet_over_mutual_tls_and_nobody_else_gets_in(
+    certs: Path, tmp_path: Path
+) -> None:
+    await meet_over_mutual_tls(("reward",), certs, tmp_path)
+
+
+async def meet_over_mutual_tls(kinds: tuple[str, ...], certs: Path, tmp_path: Path) -> None:
+    """Starts a coordinator and workers, and checks who can call them. tests/acceptance has workers of all kinds."""
     async with AsyncExitStack() as started:
         serving = coordinator(tmp_path, "--tls-dir", certs / "coordinator")
         process, address = await started.enter_async_context(serving)
         processes = [process]
-        for kind in ("reward", "learner", "generator"):
+        for kind in kinds:
             worker = ("--coordinator", address, "--tls-dir", certs / kind)
             processes.append(await started.enter_async_context(service(kind, *worker, log=tmp_path / f"{kind}.log")))
-        workers = await until_registered(address, certs, {"reward", "learner", "generator"})
+        workers = await until_registered(address, certs, set(kinds))
 
         # gRPC writes IPv4 addresses as IPv6.
         listening = {

@@ -132,7 +132,7 @@ def test_a_member_that_dies_is_noticed_at_once(rendezvous: Rendezvous) -> None:
 
 def test_a_member_that_dies_while_connecting_does_not_block_the_next_epoch() -> None:
     store = serve_store(HOST, 0, timeout_s=60)
-    first = Rendezvous("run", 1, HOST, store.port, world_size=2, backend="gloo", timeout_s=6)
+    first = Rendezvous("run", 1, HOST, store.port, world_size=2, backend="gloo", timeout_s=2)
     GroupBoard(store.clone(), "run", 1).post(ARRIVED, 1)  # Rank 1 does nothing else.
     aborted = BroadcastGroup(first, rank=0, store=store)
     with ThreadPoolExecutor(1) as pool:
