@@ -111,10 +111,11 @@ _SAMPLES: dict[str, list[object]] = {
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda system: system.name)
 def test_every_known_field_is_read_and_named_in_the_output(system: System) -> None:
-    for row in system.table:
+    for number, row in enumerate(system.table):
         if row.name.endswith(".*"):
             continue
-        for value in (row.default, None, *_SAMPLES[row.kind]):
+        usual, *others = _SAMPLES[row.kind]
+        for value in (row.default, None, usual, others[number % len(others)]):
             result = translate(system, Settings({**_NEEDED.get(system.name, {}), row.name: value}), overrides=_BASE)
             unread = [str(refusal) for refusal in result.refusals if "did not translate it" in refusal.reason]
             assert not unread, f"{row.name} = {value}: {unread}"

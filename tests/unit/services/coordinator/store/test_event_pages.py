@@ -13,7 +13,7 @@ from shoal.errors import DataLoss
 from tests.support.small_disk import small_disk
 from tests.support.watched_events import past, watched
 
-NUM_EVENTS = 2000
+NUM_EVENTS = 1000
 
 
 @pytest.fixture

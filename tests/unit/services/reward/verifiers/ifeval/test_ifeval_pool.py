@@ -36,7 +36,7 @@ async def pool() -> AsyncIterator[VerifierPool]:
 async def test_a_catastrophic_expression_ends_at_the_deadline_and_the_next_answer_is_judged(
     verifier_timeout_s: float, outcome: ScoreOutcome, num_restarts: int
 ) -> None:
-    pool = VerifierPool(num_processes=1, timeout_s=3.0, options={"ifeval": {"timeout_s": verifier_timeout_s}})
+    pool = VerifierPool(num_processes=1, timeout_s=2.0, options={"ifeval": {"timeout_s": verifier_timeout_s}})
     await pool.start()
     label = json.dumps({"instruction_id": ["keywords:word_once"], "kwargs": [{"keyword": "(a+)+$"}]})
     try:
@@ -55,15 +55,15 @@ async def test_a_catastrophic_expression_ends_at_the_deadline_and_the_next_answe
 
 
 @pytest.mark.parametrize("piece", ["\ud800! ", "["])
-async def test_a_million_characters_are_judged_before_the_deadline(pool: VerifierPool, piece: str) -> None:
-    score = await pool.judge("ifeval", f"We {piece * (1_000_000 // len(piece))}!", SENTENCES)
+async def test_300_000_characters_are_judged_before_the_deadline(pool: VerifierPool, piece: str) -> None:
+    score = await pool.judge("ifeval", f"We {piece * (300_000 // len(piece))}!", SENTENCES)
     assert score.outcome is ScoreOutcome.SCORED, f"{piece!r}: {score}"
 
 
-async def test_a_million_characters_of_distinct_words_are_judged(pool: VerifierPool) -> None:
+async def test_20_000_distinct_words_are_judged(pool: VerifierPool) -> None:
     generator = random.Random(0)
     text = " ".join(
-        f"w{generator.getrandbits(40):x} {generator.choice(['Go', 'then', 'u.s.'])}." for _ in range(60_000)
+        f"w{generator.getrandbits(40):x} {generator.choice(['Go', 'then', 'u.s.'])}." for _ in range(20_000)
     )
     score = await pool.judge("ifeval", text, SENTENCES)
     assert score.outcome is ScoreOutcome.SCORED, f"{score}"
