@@ -34,9 +34,10 @@ class TokenSums:
         """Adds the tokens of a row on the row's device, without a wait for it."""
         totals = {"loss": row.loss.detach().double()}
         if len(row.logprobs_C):
-            totals |= {name: values_C.double().sum() for name, values_C in self._columns(row).items()}
-            largest = torch.exp(row.logprobs_C - row.baseline_logprobs_C).max()
-            self.largest_ratio = torch.maximum(self.largest_ratio.to(largest.device), largest.double())
+            columns = self._columns(row)
+            totals |= dict(zip(columns, torch.stack(list(columns.values())).sum(dim=1), strict=True))
+            largest = columns["ratio"].max()
+            self.largest_ratio = torch.maximum(self.largest_ratio.to(largest.device), largest)
         none = torch.zeros_like(totals["loss"])
         self.sums = self.sums.to(none.device) + torch.stack([totals.get(name, none) for name in SUMS])
 

@@ -23,8 +23,8 @@ def settle_on_memory(
 ) -> LearnerConfig:
     """Returns `settings` with definite values of `pack_tokens` and `gradient_checkpointing`, the same on every rank.
 
-    `is_stage_open` states that neither the configuration nor a checkpoint has the ZeRO stage. The stage is then 2
-    instead of 1 where only stage 2 fits the memory.
+    `is_stage_open` states that neither the configuration nor a checkpoint has the ZeRO stage. On several ranks the
+    stage is then the lowest that fits the memory.
 
     Call this on all ranks, with the settings of `settle_on_machine` and the folder of the model. On a CPU, and for a
     model whose memory cannot be estimated well, an unset `pack_tokens` is 4096 and checkpointing is off.
@@ -75,8 +75,9 @@ def fit_rows(
         is_checkpointing = not fits(learner.row_tokens, False)
     tokens = learner.pack_tokens or next((n for n in _ROW_TOKENS if fits(n, is_checkpointing)), _ROW_TOKENS[-1])
     if not fits(tokens, is_checkpointing):
-        if is_stage_open and learner.zero_stage == 1:
-            sharded = config.model_copy(update={"learner": learner.model_copy(update={"zero_stage": 2})})
-            return fit_rows(sharded, shape, gpu_bytes=gpu_bytes, is_fused=is_fused)
+        if is_stage_open and learner.zero_stage in (1, 2):
+            sharded = learner.model_copy(update={"zero_stage": learner.zero_stage + 1})
+            sharded_run = config.model_copy(update={"learner": sharded})
+            return fit_rows(sharded_run, shape, gpu_bytes=gpu_bytes, is_fused=is_fused, is_stage_open=True)
         _log.warning("by the estimate, training does not fit the GPU's memory: use more ranks, or a higher zero_stage")
     return settings(tokens, is_checkpointing)

@@ -83,7 +83,7 @@ class _Product(torch.autograd.Function):
         copy = products.copy_of(weight, dtype)
         result = functional.linear(states, copy, None if bias is None else products.copy_of(bias, dtype))
         ctx.save_for_backward(states, copy)
-        ctx.weight, ctx.bias = weight, bias
+        ctx.weight, ctx.bias, ctx.address = weight, bias, result.data_ptr()
         return result[..., : len(weight)]
 
     @staticmethod
@@ -95,7 +95,12 @@ class _Product(torch.autograd.Function):
             _add_weight_gradient(ctx.weight, grad_NO, states_NI)
         if ctx.bias is not None and ctx.needs_input_grad[2]:
             _add(ctx.bias, grad_NO.sum(0, dtype=torch.float32 if grad_NO.is_cuda else None))
-        grad_states = grad_NO.mm(copy[: len(ctx.weight)]).view_as(states) if ctx.needs_input_grad[0] else None
+        grad_states = None
+        if ctx.needs_input_grad[0]:
+            if grad_NO.data_ptr() == ctx.address and grad_NO.stride() == (len(copy), 1):
+                # The gradient has overwritten the result, so it has the same further columns of zeros.
+                grad_NO = grad_NO.as_strided((len(grad_NO), len(copy)), (len(copy), 1))
+            grad_states = grad_NO.mm(copy[: grad_NO.shape[1]]).view_as(states)
         # Autograd adds nothing more to the gradients of weights, but runs the hooks that follow.
         return grad_states, None, None, None
 

@@ -30,8 +30,9 @@ class LearnerConfig(Section):
     zero_stage: Annotated[Literal[0, 1, 2, 3] | None, _SHARDED] = None
     """DeepSpeed ZeRO stage. The stage decides what is sharded over the ranks: nothing (0), the optimizer state (1),
     also the gradients (2), also the parameters (3). Stages 0 and 1 reduce the gradients once an optimizer step, stages
-    2 and 3 once a row. If unset, the stage is 2 with `offload_optimizer`, else 0 on one rank, which has nothing to
-    share, and 1 on several ranks. A resume keeps the stage of the checkpoint."""
+    2 and 3 once a row. If unset, the stage is 0 on one rank, which has nothing to share. On several ranks it is 1, or
+    the lowest stage that fits the memory of the GPUs; with `offload_optimizer` it is at least 2. A resume keeps the
+    stage of the checkpoint."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the forward and backward passes. `auto` is bfloat16, but float32 on a CPU without instructions for
     bfloat16. Trained weights and optimizer state are always float32."""

@@ -150,13 +150,18 @@ def test_a_model_without_a_good_estimate_keeps_the_values_of_a_cpu(
     assert (settings.pack_tokens, settings.gradient_checkpointing) == (4096, False)
 
 
-def test_an_open_stage_is_2_where_stage_1_does_not_fit(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("num_ranks", "stage"), [(4, 3), (8, 2), (64, 2)])
+def test_an_open_stage_is_the_lowest_that_fits(
+    folder: Path, caplog: pytest.LogCaptureFixture, num_ranks: int, stage: int
+) -> None:
     sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
     (folder / "config.json").write_text(json.dumps(QWEN_15B | sizes | {"tie_word_embeddings": False}))
     shape = model_shape(str(folder))
-    ranks = {"launch": {"num_learner_ranks": 8}}
+    ranks = {"launch": {"num_learner_ranks": num_ranks}}
     with caplog.at_level(logging.WARNING):
         opened = fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
-        assert opened.zero_stage == 2 and not caplog.records, "8 ranks hold 7 billion parameters at stage 2 alone"
+        assert opened.zero_stage == stage and not caplog.records, f"{num_ranks} ranks hold 7 billion parameters"
         assert fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100).zero_stage == 1
     assert len(caplog.records) == 1, "a stage that somebody chose stays, with a warning"
+    long = fit_rows(run({"zero_stage": 1, "pack_tokens": 8192}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
+    assert (long.zero_stage, long.gradient_checkpointing) == (3 if num_ranks == 4 else 2, True), long

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from services.learner.model.logprobs import TokenScorer
 from services.learner.model.trained_products import TrainedProducts, compute_products
 from tests.support.operations import Operations
 
@@ -42,6 +43,20 @@ def test_products_and_gradients_are_those_of_autocast(bias: bool, row_multiple: 
     assert len(found) == len(expected) == 6 + 1 + bias
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other)
+
+
+@pytest.mark.parametrize("row_multiple", [1, 8])
+def test_a_head_whose_logits_become_their_gradient_trains_as_under_autocast(row_multiple: int) -> None:
+    found: list[list[Tensor]] = []
+    for products in (None, TrainedProducts(row_multiple=row_multiple)):
+        (hidden, *_), head = rows(), layer_of(bias=False)
+        scorer = TokenScorer(head, chunk_tokens=100, products=products)
+        with torch.autocast("cpu", torch.bfloat16):
+            logprobs, _ = scorer(hidden[0], torch.arange(5), 0.7)
+        logprobs.square().sum().backward()
+        found.append([logprobs, hidden.grad, head.weight.grad])
+    for one, other in zip(*found, strict=True):
+        assert float((one - other).abs().max()) <= 2e-2 * float(other.abs().max())
 
 
 def test_one_copy_serves_all_rows_and_a_new_one_the_next_step() -> None:
