@@ -4,11 +4,12 @@ python tools/performance_docs.py            rewrites the page
 python tools/performance_docs.py --check    checks whether it is current, without writing
 
 `benchmarks/step.py` and `benchmarks/learner.py` write the results (--json). A file step*.json or learner*.json becomes
-one section of the page.
+one section of the page, and all files gpu*.json, which `benchmarks/learner.py` wrote on GPUs, become one section.
 """
 
 import argparse
 import json
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ HEADER = """\
 
 <!-- Written by tools/performance_docs.py from benchmarks/results; measure again, and run: make docs -->
 
-This page shows how long a train step takes on machines without a GPU, compared with TRL and with the parts of a step.
-[README.md](../README.md#what-has-run-on-a-gpu) has what was measured on a GPU, and [sizing.md](sizing.md) memory and
-disk. All times of a table are medians. Contestants run in turn, so that a change of the machine's load affects all.
+This page shows how long a train step takes without a GPU, compared with TRL and with the parts of a step, and the
+learner's rates on a GPU. [README.md](../README.md#what-has-run-on-a-gpu) lists all that has run on a GPU, and
+[sizing.md](sizing.md) has memory and disk. All times of a table are medians. Contestants run in turn, so that a change
+of the machine's load affects all.
 """
 
 REPEAT = """\
@@ -51,13 +53,13 @@ make docs
 
 def page() -> str:
     """Returns the text of docs/performance.md."""
-    steps, learners = (
+    steps, learners, on_gpus = (
         {path: json.loads(path.read_text()) for path in sorted(RESULTS.glob(f"{name}*.json"))}
-        for name in ("step", "learner")
+        for name in ("step", "learner", "gpu")
     )
     commands = [
         f'make bench NAME={name} ARGS="{found["run"]["arguments"]}"'
-        for name, results in (("step", steps), ("learner", learners))
+        for name, results in (("step", steps), ("learner", learners), ("learner", on_gpus))
         for found in results.values()
     ]
     trl = next(found["trl"]["versions"] for found in steps.values() if found["trl"])
@@ -66,6 +68,7 @@ def page() -> str:
             HEADER,
             *map(_step, steps.values()),
             *map(_learner, learners.values()),
+            _on_gpus(list(on_gpus.values())),
             REPEAT.format(commands="\n".join(commands), **{**trl, "torch": trl["torch"].partition("+")[0]}),
         ]
     )
@@ -122,6 +125,69 @@ def _learner(found: dict[str, Any]) -> str:
     return _section(
         "The learner's step", text, _table(heads, rows), f"Its parts, in s: {parts}. {_machine(found['run'])}"
     )
+
+
+def _on_gpus(results: list[dict[str, Any]]) -> str:
+    text = (
+        "`Learner.step` on random models of these shapes, computing in bfloat16, with float32 weights. A row's time is "
+        "that of its forward and backward pass. The rates count model FLOPs alone: matrix products and causal "
+        "attention, nothing that is recomputed. The share of the matrix rate compares with a large matrix product on "
+        "the same GPU, and MFU with its data sheet (989 TFLOP/s). Bare is a loop of plain transformers with the same "
+        "rows; both models were in memory then. The host's time for each kernel bounds short rows and ZeRO 3 on one "
+        "GPU."
+    )
+    heads = [
+        "model",
+        "completions",
+        "rows",
+        "a row, ms",
+        "step, s",
+        "tokens/s",
+        "matrix rate",
+        "MFU",
+        "peak memory, GiB",
+    ]
+    rows = []
+    for found in results:
+        machine, parts, work = found["machine"], found["learner_parts_s"], found["work"]
+        sizes, arguments = work["row_tokens"], _options(found["run"]["arguments"])
+        for name, row in found["contestants"].items():
+            row_ms = 1e3 * (parts["forward"] + parts["accumulate"]) / len(sizes)
+            rows.append(
+                [
+                    _shape(arguments) if name == "learner" else f"{_shape(arguments)}: bare",
+                    f"{work['num_completion_tokens'] // int(arguments['completion-tokens'])} of "
+                    f"{int(arguments['completion-tokens']):,}",
+                    f"{len(sizes)} of {sizes[0]:,}",
+                    f"{row_ms:.0f}" if name == "learner" else "",
+                    f"{row['wall_s']:.2f}",
+                    f"{row['tokens_per_s']:,.0f}",
+                    f"{row['flops_per_s'] / machine['matrix_flops_per_s']:.0%}",
+                    f"**{row['flops_per_s'] / machine['peak_flops_per_s']:.0%}**",
+                    f"{row['peak_bytes'] / 2**30:.0f}",
+                ]
+            )
+    machine, run = results[0]["machine"], results[0]["run"]
+    commits = ", ".join(sorted({found["run"]["commit"] for found in results}))
+    source = f"Machine: one {machine['device']}; {run['date']}, commits {commits}, {_versions(run['versions'])}."
+    return _section("The learner on a GPU", text, _table(heads, rows), source)
+
+
+def _options(arguments: str) -> dict[str, str]:
+    """Returns the options of a command line by name; of options that are repeated, all values."""
+    options: dict[str, list[str]] = {}
+    for word in shlex.split(arguments):
+        if word.startswith("--"):
+            values = options.setdefault(word.removeprefix("--"), [])
+        else:
+            values.append(word)
+    return {name: " ".join(values) for name, values in options.items()}
+
+
+def _shape(options: dict[str, str]) -> str:
+    layers = f", {options['layers']} layers" if "layers" in options else ""
+    settings = [word for word in options.get("set", "").split() if not word.startswith("pack_tokens")]
+    return f"`{options['shape']}`{layers}{''.join(f', `{setting}`' for setting in settings)}"
 
 
 def _machine(run: dict[str, Any]) -> str:

@@ -76,8 +76,8 @@ def fit_rows(
     tokens = learner.pack_tokens or next((n for n in _ROW_TOKENS if fits(n, is_checkpointing)), _ROW_TOKENS[-1])
     if not fits(tokens, is_checkpointing):
         if is_stage_open and learner.zero_stage in (1, 2):
-            sharded = learner.model_copy(update={"zero_stage": learner.zero_stage + 1})
-            sharded_run = config.model_copy(update={"learner": sharded})
-            return fit_rows(sharded_run, shape, gpu_bytes=gpu_bytes, is_fused=is_fused, is_stage_open=True)
+            higher = learner.model_copy(update={"zero_stage": learner.zero_stage + 1})
+            sharded = config.model_copy(update={"learner": higher})
+            return fit_rows(sharded, shape, gpu_bytes=gpu_bytes, is_fused=is_fused, is_stage_open=True)
         _log.warning("by the estimate, training does not fit the GPU's memory: use more ranks, or a higher zero_stage")
     return settings(tokens, is_checkpointing)

@@ -83,7 +83,7 @@ class _Product(torch.autograd.Function):
         copy = products.copy_of(weight, dtype)
         result = functional.linear(states, copy, None if bias is None else products.copy_of(bias, dtype))
         ctx.save_for_backward(states, copy)
-        ctx.weight, ctx.bias, ctx.address = weight, bias, result.data_ptr()
+        ctx.weight, ctx.bias, ctx.result_ptr = weight, bias, result.data_ptr()
         return result[..., : len(weight)]
 
     @staticmethod
@@ -97,7 +97,7 @@ class _Product(torch.autograd.Function):
             _add(ctx.bias, grad_NO.sum(0, dtype=torch.float32 if grad_NO.is_cuda else None))
         grad_states = None
         if ctx.needs_input_grad[0]:
-            if grad_NO.data_ptr() == ctx.address and grad_NO.stride() == (len(copy), 1):
+            if grad_NO.data_ptr() == ctx.result_ptr and grad_NO.stride() == (len(copy), 1):
                 # The gradient has overwritten the result, so it has the same further columns of zeros.
                 grad_NO = grad_NO.as_strided((len(grad_NO), len(copy)), (len(copy), 1))
             grad_states = grad_NO.mm(copy[: grad_NO.shape[1]]).view_as(states)
