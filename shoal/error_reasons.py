@@ -42,6 +42,8 @@ class ErrorReason(StrEnum):
     """A request or an answer exceeds gRPC's limit of 4 MiB."""
     STEP_TOO_LARGE = "STEP_TOO_LARGE"
     """The stream of a train step has more bytes than a step of the configuration can have."""
+    HELD_GROUPS_FULL = "HELD_GROUPS_FULL"
+    """The learner holds as many bytes of groups for later steps as it may."""
     CHANNEL_CLOSED = "CHANNEL_CLOSED"
     """The client closed its channel during the call."""
 
@@ -189,7 +191,9 @@ class ErrorReason(StrEnum):
 
     # Training.
     VERSION_MISMATCH = "VERSION_MISMATCH"
-    """The batch was built for another policy version."""
+    """The batch was built for another policy version, or the group was sampled in another attempt."""
+    GROUPS_MISSING = "GROUPS_MISSING"
+    """A train step names groups that the learner does not hold; the step is sent again with whole groups."""
     NO_REFERENCE = "NO_REFERENCE"
     """The run has no reference policy."""
     NO_SUCH_CHECKPOINT = "NO_SUCH_CHECKPOINT"

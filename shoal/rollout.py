@@ -280,6 +280,23 @@ class TrainGroup:
 
 
 @dataclass(frozen=True)
+class HandedGroup:
+    """A finished group that the learner gets before the step that trains on it."""
+
+    attempt: int
+    """The attempt of the run that sampled the group."""
+    order_number: int
+    group_id: str
+    prompt_token_ids: "Int32Array"
+    """The token ids of the prompt, [P]."""
+    completions: tuple[Completion, ...]
+    """The completions that the step may train on."""
+    traceparent: str = ""
+    digest: str = ""
+    """The name of the content; empty before the group is converted to messages."""
+
+
+@dataclass(frozen=True)
 class TrainBatch:
     """The input of one train step."""
 
@@ -287,6 +304,8 @@ class TrainBatch:
     expected_version: WeightVersion
     temperature: float
     groups: tuple[TrainGroup, ...] = field(default_factory=tuple)
+    next_order_number: int = 0
+    """The order number of the first group after this step. Groups before it are trained on by this step or by none."""
 
     @property
     def num_tokens(self) -> int:

@@ -155,6 +155,123 @@ class SetHyperparametersResponse(_message.Message):
 Global___SetHyperparametersResponse: _TypeAlias = SetHyperparametersResponse  # noqa: Y015
 
 @_typing.final
+class HandOverGroupRequest(_message.Message):
+    """Request of `LearnerService.HandOverGroup`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    COMPLETIONS_FIELD_NUMBER: _builtins.int
+    SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    support_token_ids: _builtins.bytes
+    """The first part of `support_token_ids` of the next completion, or a further
+    part, where they are too many for one message.
+    """
+    @_builtins.property
+    def header(self) -> Global___HandOverHeader:
+        """First message of the stream."""
+
+    @_builtins.property
+    def completions(self) -> Global___CompletionList:
+        """Completions of the group, one or more in a message."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___HandOverHeader | None = ...,
+        completions: Global___CompletionList | None = ...,
+        support_token_ids: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["completions", b"completions", "header", b"header", "part", b"part", "support_token_ids", b"support_token_ids"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completions", b"completions", "header", b"header", "part", b"part", "support_token_ids", b"support_token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "completions", "support_token_ids"]  # noqa: Y015
+    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+
+Global___HandOverGroupRequest: _TypeAlias = HandOverGroupRequest  # noqa: Y015
+
+@_typing.final
+class HandOverHeader(_message.Message):
+    """The header of a group that is handed over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    ORDER_NUMBER_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Names the content of the group. A step that names the group gives the same
+    digest. The learner only compares it.
+    """
+    attempt: _builtins.int
+    """The attempt of the run that sampled the group."""
+    order_number: _builtins.int
+    """Number of the group in the order of issue, which is the order of training."""
+    @_builtins.property
+    def group(self) -> Global___GroupHeader:
+        """The group; `num_rollouts` is the number of completions that follow."""
+
+    def __init__(
+        self,
+        *,
+        group: Global___GroupHeader | None = ...,
+        digest: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        order_number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "digest", b"digest", "group", b"group", "order_number", b"order_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverHeader: _TypeAlias = HandOverHeader  # noqa: Y015
+
+@_typing.final
+class CompletionList(_message.Message):
+    """Several completions of a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPLETIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def completions(self) -> _containers.RepeatedCompositeFieldContainer[_rollout_pb2.Completion]:
+        """The completions; `text` may be empty."""
+
+    def __init__(
+        self,
+        *,
+        completions: _abc.Iterable[_rollout_pb2.Completion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completions", b"completions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompletionList: _TypeAlias = CompletionList  # noqa: Y015
+
+@_typing.final
+class HandOverGroupResponse(_message.Message):
+    """Response of `LearnerService.HandOverGroup`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverGroupResponse: _TypeAlias = HandOverGroupResponse  # noqa: Y015
+
+@_typing.final
 class TrainStepRequest(_message.Message):
     """Request of `LearnerService.TrainStep`."""
 
@@ -164,6 +281,7 @@ class TrainStepRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
     SUPPORT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    HELD_GROUP_FIELD_NUMBER: _builtins.int
     support_token_ids: _builtins.bytes
     """The first part of `support_token_ids` of the next completion, or a further
     part, where they are too many for one message.
@@ -180,6 +298,10 @@ class TrainStepRequest(_message.Message):
     def rollout(self) -> Global___TrainRollout:
         """A completion of the group of the last group header."""
 
+    @_builtins.property
+    def held_group(self) -> Global___HeldGroup:
+        """A group that was handed over, in place of its header and its rollouts."""
+
     def __init__(
         self,
         *,
@@ -187,16 +309,55 @@ class TrainStepRequest(_message.Message):
         group: Global___GroupHeader | None = ...,
         rollout: Global___TrainRollout | None = ...,
         support_token_ids: _builtins.bytes = ...,
+        held_group: Global___HeldGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "part", b"part", "rollout", b"rollout", "support_token_ids", b"support_token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "held_group", b"held_group", "part", b"part", "rollout", b"rollout", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "part", b"part", "rollout", b"rollout", "support_token_ids", b"support_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "header", b"header", "held_group", b"held_group", "part", b"part", "rollout", b"rollout", "support_token_ids", b"support_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "group", "rollout", "support_token_ids"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "group", "rollout", "support_token_ids", "held_group"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
 Global___TrainStepRequest: _TypeAlias = TrainStepRequest  # noqa: Y015
+
+@_typing.final
+class HeldGroup(_message.Message):
+    """A group of the batch that the learner holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    NUM_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    ROLLOUTS_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    """The group that was handed over."""
+    digest: _builtins.str
+    """The digest with which it was handed over."""
+    num_rollouts: _builtins.int
+    """Number of completions of the group that are trained on."""
+    @_builtins.property
+    def rollouts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrainRollout]:
+        """The first of these, each with `sample_index` alone as its completion. The
+        others follow as messages `rollout` of the same form.
+        """
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        num_rollouts: _builtins.int = ...,
+        rollouts: _abc.Iterable[Global___TrainRollout] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "group_id", b"group_id", "num_rollouts", b"num_rollouts", "rollouts", b"rollouts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldGroup: _TypeAlias = HeldGroup  # noqa: Y015
 
 @_typing.final
 class TrainStepHeader(_message.Message):
@@ -208,6 +369,7 @@ class TrainStepHeader(_message.Message):
     EXPECTED_VERSION_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     NUM_GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_ORDER_NUMBER_FIELD_NUMBER: _builtins.int
     train_step_id: _builtins.str
     """Identifies the step: a repeat is not applied again."""
     temperature: _builtins.float
@@ -215,6 +377,10 @@ class TrainStepHeader(_message.Message):
     num_groups: _builtins.int
     """Number of groups that follow. The stream of a caller that disconnects ends
     like a half-closed one, so only the count shows that the batch is complete.
+    """
+    next_order_number: _builtins.int
+    """The learner drops held groups with lower order numbers once the step begins:
+    they are trained on by this step or by none. 0 drops none.
     """
     @_builtins.property
     def expected_version(self) -> _rollout_pb2.WeightVersion:
@@ -227,10 +393,11 @@ class TrainStepHeader(_message.Message):
         expected_version: _rollout_pb2.WeightVersion | None = ...,
         temperature: _builtins.float = ...,
         num_groups: _builtins.int = ...,
+        next_order_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "num_groups", b"num_groups", "temperature", b"temperature", "train_step_id", b"train_step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_version", b"expected_version", "next_order_number", b"next_order_number", "num_groups", b"num_groups", "temperature", b"temperature", "train_step_id", b"train_step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,6 +51,11 @@ class LearnerServiceStub:
                 request_serializer=shoal_dot_v1_dot_learner__pb2.LearnerServiceConfigureRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_learner__pb2.LearnerServiceConfigureResponse.FromString,
                 _registered_method=True)
+        self.HandOverGroup = channel.stream_unary(
+                '/shoal.v1.LearnerService/HandOverGroup',
+                request_serializer=shoal_dot_v1_dot_learner__pb2.HandOverGroupRequest.SerializeToString,
+                response_deserializer=shoal_dot_v1_dot_learner__pb2.HandOverGroupResponse.FromString,
+                _registered_method=True)
         self.TrainStep = channel.stream_unary(
                 '/shoal.v1.LearnerService/TrainStep',
                 request_serializer=shoal_dot_v1_dot_learner__pb2.TrainStepRequest.SerializeToString,
@@ -144,11 +149,36 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HandOverGroup(self, request_iterator, context):
+        """Hands over a finished group before the step that trains on it, so that the
+        step only has to name it.
+
+        The learner keeps the group in memory until a step with a later
+        `next_order_number` begins, until another attempt begins, or until its
+        process ends. A group with the same id replaces it. A group whose step has
+        begun is not kept. Idempotent. Safe to retry. A client never has to call
+        this: what was not handed over is sent with the step.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: messages out of order or missing, or arrays of
+        different lengths.
+        * `FAILED_PRECONDITION`: not configured, or `attempt` is not the learner's.
+        * `RESOURCE_EXHAUSTED` with the reason HELD_GROUPS_FULL: with this group the
+        learner would hold more bytes than a step of the configuration can have.
+        Send the group with its step.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TrainStep(self, request_iterator, context):
         """Takes one train step over a batch of groups.
 
         The client sends a header, then for each group its header and its
-        completions, one per message. The step begins when the client half-closes
+        completions, one per message; or, for a group that it has handed over, one
+        message that names it. The step begins when the client half-closes
         the stream, and then runs to its end even if the caller disconnects. Safe
         to retry with the same `train_step_id`: the repeat of a step that has ended
         gets its stored result, the repeat of one that runs waits for it.
@@ -162,6 +192,9 @@ class LearnerServiceServicer:
         different lengths, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
         learner's version: the batch was built for another step.
+        * `FAILED_PRECONDITION` with the reason GROUPS_MISSING: the learner does not
+        hold a group that the stream names, or holds it with another digest. Send
+        the step again with whole groups.
         * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
         bytes than a step of the configuration can have; sent while it arrives.
         * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
@@ -330,6 +363,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     request_deserializer=shoal_dot_v1_dot_learner__pb2.LearnerServiceConfigureRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_learner__pb2.LearnerServiceConfigureResponse.SerializeToString,
             ),
+            'HandOverGroup': grpc.stream_unary_rpc_method_handler(
+                    servicer.HandOverGroup,
+                    request_deserializer=shoal_dot_v1_dot_learner__pb2.HandOverGroupRequest.FromString,
+                    response_serializer=shoal_dot_v1_dot_learner__pb2.HandOverGroupResponse.SerializeToString,
+            ),
             'TrainStep': grpc.stream_unary_rpc_method_handler(
                     servicer.TrainStep,
                     request_deserializer=shoal_dot_v1_dot_learner__pb2.TrainStepRequest.FromString,
@@ -420,6 +458,33 @@ class LearnerService:
             '/shoal.v1.LearnerService/Configure',
             shoal_dot_v1_dot_learner__pb2.LearnerServiceConfigureRequest.SerializeToString,
             shoal_dot_v1_dot_learner__pb2.LearnerServiceConfigureResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOverGroup(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/shoal.v1.LearnerService/HandOverGroup',
+            shoal_dot_v1_dot_learner__pb2.HandOverGroupRequest.SerializeToString,
+            shoal_dot_v1_dot_learner__pb2.HandOverGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

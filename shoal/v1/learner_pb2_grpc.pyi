@@ -67,11 +67,32 @@ class LearnerServiceStub:
       another run or configuration, and its launcher cannot restart its ranks
       (torchrun without --max-restarts); restart its processes.
     """
+    HandOverGroup: _grpc.StreamUnaryMultiCallable[_learner_pb2.HandOverGroupRequest, _learner_pb2.HandOverGroupResponse]
+    """Hands over a finished group before the step that trains on it, so that the
+    step only has to name it.
+
+    The learner keeps the group in memory until a step with a later
+    `next_order_number` begins, until another attempt begins, or until its
+    process ends. A group with the same id replaces it. A group whose step has
+    begun is not kept. Idempotent. Safe to retry. A client never has to call
+    this: what was not handed over is sent with the step.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: messages out of order or missing, or arrays of
+      different lengths.
+    * `FAILED_PRECONDITION`: not configured, or `attempt` is not the learner's.
+    * `RESOURCE_EXHAUSTED` with the reason HELD_GROUPS_FULL: with this group the
+      learner would hold more bytes than a step of the configuration can have.
+      Send the group with its step.
+    * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
+    """
     TrainStep: _grpc.StreamUnaryMultiCallable[_learner_pb2.TrainStepRequest, _learner_pb2.TrainStepResponse]
     """Takes one train step over a batch of groups.
 
     The client sends a header, then for each group its header and its
-    completions, one per message. The step begins when the client half-closes
+    completions, one per message; or, for a group that it has handed over, one
+    message that names it. The step begins when the client half-closes
     the stream, and then runs to its end even if the caller disconnects. Safe
     to retry with the same `train_step_id`: the repeat of a step that has ended
     gets its stored result, the repeat of one that runs waits for it.
@@ -85,6 +106,9 @@ class LearnerServiceStub:
       different lengths, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
+    * `FAILED_PRECONDITION` with the reason GROUPS_MISSING: the learner does not
+      hold a group that the stream names, or holds it with another digest. Send
+      the step again with whole groups.
     * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
       bytes than a step of the configuration can have; sent while it arrives.
     * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
@@ -245,11 +269,32 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
       another run or configuration, and its launcher cannot restart its ranks
       (torchrun without --max-restarts); restart its processes.
     """
+    HandOverGroup: _aio.StreamUnaryMultiCallable[_learner_pb2.HandOverGroupRequest, _learner_pb2.HandOverGroupResponse]  # type: ignore[assignment]
+    """Hands over a finished group before the step that trains on it, so that the
+    step only has to name it.
+
+    The learner keeps the group in memory until a step with a later
+    `next_order_number` begins, until another attempt begins, or until its
+    process ends. A group with the same id replaces it. A group whose step has
+    begun is not kept. Idempotent. Safe to retry. A client never has to call
+    this: what was not handed over is sent with the step.
+
+    Errors:
+
+    * `INVALID_ARGUMENT`: messages out of order or missing, or arrays of
+      different lengths.
+    * `FAILED_PRECONDITION`: not configured, or `attempt` is not the learner's.
+    * `RESOURCE_EXHAUSTED` with the reason HELD_GROUPS_FULL: with this group the
+      learner would hold more bytes than a step of the configuration can have.
+      Send the group with its step.
+    * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
+    """
     TrainStep: _aio.StreamUnaryMultiCallable[_learner_pb2.TrainStepRequest, _learner_pb2.TrainStepResponse]  # type: ignore[assignment]
     """Takes one train step over a batch of groups.
 
     The client sends a header, then for each group its header and its
-    completions, one per message. The step begins when the client half-closes
+    completions, one per message; or, for a group that it has handed over, one
+    message that names it. The step begins when the client half-closes
     the stream, and then runs to its end even if the caller disconnects. Safe
     to retry with the same `train_step_id`: the repeat of a step that has ended
     gets its stored result, the repeat of one that runs waits for it.
@@ -263,6 +308,9 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
       different lengths, or no token to train on.
     * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
       learner's version: the batch was built for another step.
+    * `FAILED_PRECONDITION` with the reason GROUPS_MISSING: the learner does not
+      hold a group that the stream names, or holds it with another digest. Send
+      the step again with whole groups.
     * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
       bytes than a step of the configuration can have; sent while it arrives.
     * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
@@ -428,6 +476,32 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def HandOverGroup(
+        self,
+        request_iterator: _MaybeAsyncIterator[_learner_pb2.HandOverGroupRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_learner_pb2.HandOverGroupResponse, _abc.Awaitable[_learner_pb2.HandOverGroupResponse]]:
+        """Hands over a finished group before the step that trains on it, so that the
+        step only has to name it.
+
+        The learner keeps the group in memory until a step with a later
+        `next_order_number` begins, until another attempt begins, or until its
+        process ends. A group with the same id replaces it. A group whose step has
+        begun is not kept. Idempotent. Safe to retry. A client never has to call
+        this: what was not handed over is sent with the step.
+
+        Errors:
+
+        * `INVALID_ARGUMENT`: messages out of order or missing, or arrays of
+          different lengths.
+        * `FAILED_PRECONDITION`: not configured, or `attempt` is not the learner's.
+        * `RESOURCE_EXHAUSTED` with the reason HELD_GROUPS_FULL: with this group the
+          learner would hold more bytes than a step of the configuration can have.
+          Send the group with its step.
+        * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.
+        """
+
+    @_abc_1.abstractmethod
     def TrainStep(
         self,
         request_iterator: _MaybeAsyncIterator[_learner_pb2.TrainStepRequest],
@@ -436,7 +510,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Takes one train step over a batch of groups.
 
         The client sends a header, then for each group its header and its
-        completions, one per message. The step begins when the client half-closes
+        completions, one per message; or, for a group that it has handed over, one
+        message that names it. The step begins when the client half-closes
         the stream, and then runs to its end even if the caller disconnects. Safe
         to retry with the same `train_step_id`: the repeat of a step that has ended
         gets its stored result, the repeat of one that runs waits for it.
@@ -450,6 +525,9 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
           different lengths, or no token to train on.
         * `FAILED_PRECONDITION`: not configured, or `expected_version` is not the
           learner's version: the batch was built for another step.
+        * `FAILED_PRECONDITION` with the reason GROUPS_MISSING: the learner does not
+          hold a group that the stream names, or holds it with another digest. Send
+          the step again with whole groups.
         * `RESOURCE_EXHAUSTED` with the reason STEP_TOO_LARGE: the stream has more
           bytes than a step of the configuration can have; sent while it arrives.
         * `DEADLINE_EXCEEDED`: the first message did not arrive within a minute.

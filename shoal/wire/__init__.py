@@ -21,6 +21,7 @@ from shoal.wire.conversations import (
 from shoal.wire.episodes import tool_outcome_from_wire, tool_outcome_to_wire
 from shoal.wire.fields import invalid
 from shoal.wire.finish_reasons import finish_reason_from_wire, finish_reason_to_wire
+from shoal.wire.handed_groups import handed_group_from_wire, handed_group_to_wire
 from shoal.wire.parts import part_from_wire, parts_to_wire, prefixes_from_wire, prefixes_to_wire
 from shoal.wire.prompts import ground_truth_from_wire, ground_truth_to_wire, prompt_from_wire, prompt_to_wire
 from shoal.wire.sampling import sampling_from_wire, sampling_to_wire

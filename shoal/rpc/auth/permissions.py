@@ -91,6 +91,7 @@ SERVICES: dict[str, dict[str, frozenset[Role]]] = {
     },
     "shoal.v1.LearnerService": {
         "Configure": _COORDINATOR,
+        "HandOverGroup": _COORDINATOR,
         "TrainStep": _COORDINATOR,
         "ComputeLogprobs": _COORDINATOR,
         "SetHyperparameters": _COORDINATOR,
