@@ -24,12 +24,19 @@ class Once(Generic[_T]):
         still_holds: Callable[[_T], bool] = lambda result: True,
     ) -> "asyncio.Future[_T]":
         """Returns the command with this id. Begins it first if it is new, has failed, or `still_holds` is False."""
-        command = self._commands.get(command_id)
-        if command is None or _is_void(command, still_holds):
+        command = self.find(command_id, still_holds)
+        if command is None:
             command = self._commands[command_id] = begin()
             while len(self._commands) > MAX_RESULTS:
                 self._commands.popitem(last=False)
         return command
+
+    def find(
+        self, command_id: str, still_holds: Callable[[_T], bool] = lambda result: True
+    ) -> "asyncio.Future[_T] | None":
+        """Returns the command with this id; None if it is new, has failed, or `still_holds` is False."""
+        command = self._commands.get(command_id)
+        return None if command is None or _is_void(command, still_holds) else command
 
     def clear(self) -> None:
         self._commands.clear()

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import AsyncIterator, Iterator
+from typing import TypeVar
 
 from shoal.config import RunConfig
 from shoal.config.derived import max_step_bytes
@@ -11,6 +12,8 @@ from shoal.errors import FailedPrecondition, ResourceExhausted
 from shoal.quantities import format_bytes
 from shoal.v1 import learner_pb2
 from shoal.wire import invalid
+
+_M = TypeVar("_M", learner_pb2.TrainStepRequest, learner_pb2.HandOverGroupRequest)
 
 _MESSAGE_BYTES = 512
 """The memory of a message without its contents, in bytes. The value also bounds a stream of empty messages."""
@@ -63,7 +66,7 @@ async def receive_step(
     messages: list[learner_pb2.TrainStepRequest] = []
     num_bytes = 0
     async for message in requests:
-        num_bytes += message.ByteSize() + _MESSAGE_BYTES
+        num_bytes += message_bytes(message, len(message.held_group.rollouts))
         if num_bytes > limit:
             grpo = config.grpo
             raise ResourceExhausted(
@@ -78,7 +81,12 @@ async def receive_step(
     return messages
 
 
-def take_all(messages: list[learner_pb2.TrainStepRequest]) -> Iterator[learner_pb2.TrainStepRequest]:
+def message_bytes(message: _M, num_parts: int) -> int:
+    """Returns the memory of a message with so many messages inside."""
+    return message.ByteSize() + _MESSAGE_BYTES * max(1, num_parts)
+
+
+def take_all(messages: list[_M]) -> Iterator[_M]:
     """Yields the messages in order and empties the list, so that what was read is in memory once."""
     messages.reverse()
     while messages:

@@ -7,6 +7,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from services.learner.commands import LearnerCommands
+from services.learner.held_groups import HeldGroups
 from services.learner.publish import WeightPublisher
 from services.learner.ranks.process_group import Command
 from services.learner.request_checks import check_name
@@ -35,6 +36,7 @@ class ServedRun:
         self._interface = interface
         self._commands: LearnerCommands | None = None
         self._publisher: WeightPublisher | None = None
+        self.held_groups = HeldGroups()
         self.version: WeightVersion | None = None
         self.num_optimizer_steps = 0
 
@@ -97,7 +99,7 @@ class ServedRun:
         self._publisher = await asyncio.to_thread(
             WeightPublisher, config, run_id=request.run_id, host=host, interface=self._interface, device=device
         )
-        self._commands = commands
+        self._commands, self.held_groups = commands, HeldGroups()
         self.follow(commands)
 
     def run(

@@ -32,6 +32,7 @@ from services.learner.request_checks import (
 from services.learner.served_run import ServedRun
 from services.learner.torch_thread import TorchThread
 from shoal.config import parse_config
+from shoal.config.derived import max_step_bytes
 from shoal.errors import ShoalError
 from shoal.rollout import TrainBatch, WeightVersion
 from shoal.telemetry import names, trace
@@ -120,6 +121,13 @@ class LearnerService(LearnerServiceServicer):
         self._served.configure(request)
         return learner_pb2.LearnerServiceConfigureResponse(status=self.status())
 
+    async def HandOverGroup(
+        self, request_iterator: AsyncIterator[learner_pb2.HandOverGroupRequest], context: Any
+    ) -> learner_pb2.HandOverGroupResponse:
+        commands, _ = self._served.require_ready()
+        await self._served.held_groups.receive(request_iterator, max_step_bytes(commands.learner.config))
+        return learner_pb2.HandOverGroupResponse()
+
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
@@ -127,8 +135,10 @@ class LearnerService(LearnerServiceServicer):
         messages = await receive_step(request_iterator, commands.learner.config)
         # The client has half-closed the stream. From here on the step runs to its end, even if the call is canceled.
         self._served.require_ready()
-        batch = await asyncio.to_thread(batch_from_wire, take_all(messages))
-        step = self._steps.begin_once(batch.train_step_id, lambda: self._begin_step(batch, context))
+        # A repeat does not need its groups, some of which may be dropped.
+        step = self._steps.find(messages[0].header.train_step_id) if messages else None
+        if step is None:
+            step = await self._begin_step(messages, context)
         result = await asyncio.shield(step)
         return learner_pb2.TrainStepResponse(
             applied=result.applied,
@@ -138,7 +148,16 @@ class LearnerService(LearnerServiceServicer):
             metrics=result.metrics,
         )
 
-    def _begin_step(self, batch: TrainBatch, context: Any) -> "asyncio.Future[StepResult]":
+    async def _begin_step(
+        self, messages: list[learner_pb2.TrainStepRequest], context: Any
+    ) -> "asyncio.Future[StepResult]":
+        held = self._served.held_groups
+        batch = await asyncio.to_thread(batch_from_wire, take_all(messages), held.named_in(messages))
+        step = self._steps.begin_once(batch.train_step_id, lambda: self._submit_step(batch, context))
+        held.drop_before(batch.next_order_number)
+        return step
+
+    def _submit_step(self, batch: TrainBatch, context: Any) -> "asyncio.Future[StepResult]":
         def step(commands: LearnerCommands) -> StepResult:
             self.departure.num_steps += 1
             with step_spans(batch):
@@ -254,6 +273,7 @@ class LearnerService(LearnerServiceServicer):
         loading = self._served.run(Command.LOAD_CHECKPOINT, request, context.time_remaining(), work, check)
         # Results of the attempt that ends here must not answer steps of the next attempt.
         self._steps.clear()
+        self._served.held_groups.begin_attempt(request.attempt)
         return await asyncio.shield(loading)
 
     async def ExportModel(
