@@ -29,6 +29,7 @@ from services.coordinator.run.run_parts import RunParts
 from services.coordinator.run.saving import Saving, StepBoundary
 from services.coordinator.run.train_steps import TrainSteps
 from services.coordinator.store import long_work
+from services.coordinator.training.step_plan import handed_group
 from shoal.concurrency import first_error
 
 
@@ -99,6 +100,9 @@ class RunLoop:
         settled = await self.groups.sampler.run_group(order_number, *self.groups.prompt_order.next(order_number))
         group = judge_group(self.run.config(), settled)
         await self.groups.buffer.settle(order_number, group, has_signal=group.is_trained)
+        if group.is_trained:
+            attempt = self.policy.version.weights.attempt
+            await self.policy.learner.hand_over.give(handed_group(group, attempt))
 
     async def _train(self) -> None:
         """Takes the next groups in order, trains, publishes, releases slots, saves and evaluates, to the last step."""

@@ -17,7 +17,7 @@ from shoal.grpo.moments import Moments
 from shoal.grpo.staleness import staleness
 from shoal.grpo.token_advantage import token_advantages, uniform_advantages
 from shoal.grpo.weighting import difficulty_weights, length_weights
-from shoal.rollout import Completion, Rollout, TrainBatch, TrainGroup, WeightVersion
+from shoal.rollout import Completion, HandedGroup, Rollout, TrainBatch, TrainGroup, WeightVersion
 
 _NO_REWARDS = Moments()
 
@@ -99,9 +99,28 @@ def plan_step(
         age = staleness(version, (rollout.completion.oldest_version for rollout in chosen))
         train_groups.append(TrainGroup(settled.group_id, settled.prompt.token_ids, chosen, settled.traceparent))
         trained.append(TrainedGroup(group.order_number, age, chosen))
-    batch = TrainBatch(train_step_id, version, config.sampling.temperature, tuple(train_groups))
+    batch = TrainBatch(
+        train_step_id,
+        version,
+        config.sampling.temperature,
+        tuple(train_groups),
+        next_order_number=max((group.order_number for group in groups), default=-1) + 1,
+    )
     dropped = tuple((group.order_number, group.drop_reason) for group in compared if group.drop_reason)
     return StepPlan(batch, tuple(trained), dropped, moments)
+
+
+def handed_group(group: JudgedGroup, attempt: int) -> HandedGroup:
+    """Returns what the learner may get of a group before its step: all but its advantages and weights."""
+    settled = group.settled
+    return HandedGroup(
+        attempt,
+        group.order_number,
+        settled.group_id,
+        settled.prompt.token_ids,
+        tuple(settled.completions[index] for index in group.trained_indices),
+        settled.traceparent,
+    )
 
 
 def _parts(config: RunConfig, groups: Sequence[JudgedGroup]) -> list[list[JudgedGroup]]:

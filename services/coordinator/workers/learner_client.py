@@ -13,6 +13,7 @@ from services.coordinator.store import long_work
 from services.coordinator.store.events import EventLog
 from services.coordinator.workers.deadlines import Pace, train_step_timeout_s
 from services.coordinator.workers.fleet import Fleet
+from services.coordinator.workers.hand_over import HandOver
 from services.coordinator.workers.member import Member
 from shoal.arrays import Float32Array, Int32Array
 from shoal.config import RunConfig
@@ -67,6 +68,7 @@ class LearnerClient:
         self._fleet = fleet
         self._events = events
         self._config = config
+        self.hand_over = HandOver(fleet)
         self._pace = Pace()
         """The pace of the train steps."""
         self._publish_timeout_s = 0.0
@@ -112,16 +114,23 @@ class LearnerClient:
         return version_from_wire(status.version)
 
     async def train_step(self, batch: TrainBatch) -> StepResult:
-        """Takes one step. Repeats the call if the connection breaks; the step's id prevents a second step."""
+        """Takes one step. Repeats the call if the connection breaks; the step's id prevents a second step.
 
-        async def messages() -> AsyncIterator[learner_pb2.TrainStepRequest]:
-            for message in batch_to_wire(batch):
-                yield message
-
+        Only names the groups that were handed over. If the learner does not hold one of them, sends all of them.
+        """
         num_tokens, began = batch.num_tokens, time.monotonic()
         timeout_s = train_step_timeout_s(self._config(), self._pace, num_tokens)
+
+        async def call(held: Mapping[str, str]) -> learner_pb2.TrainStepResponse:
+            return await self._call(lambda stub: stub.TrainStep(_messages(batch, held), timeout=timeout_s))
+
         async with self._shown_alive(f"training on {counted(len(batch.groups), 'group')}", long_work.SLOW_STEP_S):
-            response = await self._call(lambda stub: stub.TrainStep(messages(), timeout=timeout_s))
+            try:
+                response = await call(self.hand_over.begin_step(batch))
+            except FailedPrecondition as error:
+                if error.reason != ErrorReason.GROUPS_MISSING:
+                    raise
+                response = await call({})
         self._pace.observe(num_tokens, time.monotonic() - began)
         return StepResult(
             applied=response.applied,
@@ -242,6 +251,11 @@ class LearnerClient:
         return long_work.shown_alive(
             self._events, work, lambda: record.status.message or "the learner is at work", first_after_s=first_after_s
         )
+
+
+async def _messages(batch: TrainBatch, held: Mapping[str, str]) -> AsyncIterator[learner_pb2.TrainStepRequest]:
+    for message in batch_to_wire(batch, held):
+        yield message
 
 
 @dataclass(frozen=True)

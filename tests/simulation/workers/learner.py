@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from services.learner.held_groups import HeldGroups
 from services.learner.once import Once
 from shoal.config.load import parse_config
 from shoal.error_reasons import ErrorReason
@@ -27,6 +28,10 @@ from tests.simulation.workers.plane import History, Plane, Saved, TrainedGroup, 
 from tests.simulation.workers.weight_group import WeightGroup, Weights
 
 _BROADCAST_S = 0.2
+_FORGETS = 0.1
+"""How often the learner does not hold the groups that a step names."""
+_MAX_HELD_BYTES = 6_000
+"""So few that the learner refuses some groups, which then come with their step."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class SimulatedLearner(LearnerServiceServicer):
         self._version = WeightVersion(0, 0)
         self._history: History = ()
         self._steps = Once[learner_pb2.TrainStepResponse]()
+        self._held_groups = HeldGroups()
         self._saves = Once[_Save]()
         self._finishing: asyncio.Task[learner_pb2.LearnerServiceSaveCheckpointResponse] | None = None
         self._group: WeightGroup | None = None
@@ -101,17 +107,31 @@ class SimulatedLearner(LearnerServiceServicer):
             status=self.status(), version=version_to_wire(self._version), num_ranks=2
         )
 
+    async def HandOverGroup(
+        self, request_iterator: AsyncIterator[learner_pb2.HandOverGroupRequest], context: Any
+    ) -> learner_pb2.HandOverGroupResponse:
+        self._require_ready()
+        await self._held_groups.receive(request_iterator, _MAX_HELD_BYTES)
+        return learner_pb2.HandOverGroupResponse()
+
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
     ) -> learner_pb2.TrainStepResponse:
         messages = [message async for message in request_iterator]
         self._require_ready()
-        batch = batch_from_wire(messages)
+        if (step := self._steps.find(messages[0].header.train_step_id)) is not None:
+            return await asyncio.shield(step)
+        if self._rng.random() < _FORGETS:
+            self._held_groups = HeldGroups()
+            self._held_groups.begin_attempt(self._version.attempt)
+        batch = batch_from_wire(messages, self._held_groups.named_in(messages))
 
         def begin() -> "asyncio.Task[learner_pb2.TrainStepResponse]":
             return self._process.create_task(self._command(self._plane.faults.step_s, lambda: self._step(batch)))
 
-        return await asyncio.shield(self._steps.begin_once(batch.train_step_id, begin))
+        step = self._steps.begin_once(batch.train_step_id, begin)
+        self._held_groups.drop_before(batch.next_order_number)
+        return await asyncio.shield(step)
 
     def _step(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:
         if batch.expected_version != self._version:
@@ -263,6 +283,7 @@ class SimulatedLearner(LearnerServiceServicer):
             return learner_pb2.LoadCheckpointResponse(version=version_to_wire(self._version))
 
         self._steps.clear()
+        self._held_groups.begin_attempt(request.attempt)
         return await self._command(2.0, work, after=self._finished)
 
     async def ExportModel(self, request: Any, context: Any) -> learner_pb2.ExportModelResponse:
