@@ -26,6 +26,9 @@ class HeldGroups:
         """The groups and their sizes in bytes, by group id."""
         self._arriving_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     @property
     def num_bytes(self) -> int:
         """The bytes of all groups that are held or arrive."""

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from services.learner.held_groups import HeldGroups
 from shoal.config import RunConfig, parse_config
 from shoal.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from shoal.rpc.channel import connect
@@ -30,6 +31,7 @@ from shoal.v1 import (
     weights_pb2,
     worker_pb2,
 )
+from shoal.wire import batch_from_wire, batch_to_wire
 from tests.support.configs import extended
 from tests.support.loopback import ADD_TO_SERVER, COORDINATOR, ENVIRONMENT, GENERATOR, LEARNER, REWARD
 from tests.support.tiny_model import byte_level_encoder
@@ -292,6 +294,11 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         self.plane = plane
         self.step_s = step_s
         self.batches: list[list[learner_pb2.TrainStepRequest]] = []
+        """The streams of the applied steps, as if they had whole groups."""
+        self.step_bytes: list[int] = []
+        """The bytes of the streams that arrived for the applied steps."""
+        self.max_held_bytes = 1 << 30
+        self.held_groups = HeldGroups()
         self.refuse_steps = False
         """Report of every step that its gradient is not finite."""
         self.may_step = asyncio.Event()
@@ -326,11 +333,18 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
     async def Configure(self, request: Any, context: Any) -> learner_pb2.LearnerServiceConfigureResponse:
         if self._run_id not in ("", request.run_id):  # As a real one that has restarted for the run.
             self.plane.attempt = self.plane.policy_version = self.plane.epoch = 0
+            self.held_groups = HeldGroups()
         self._run_id = request.run_id
         return learner_pb2.LearnerServiceConfigureResponse(status=READY)
 
     async def GetStatus(self, request: Any, context: Any) -> learner_pb2.LearnerServiceGetStatusResponse:
         return learner_pb2.LearnerServiceGetStatusResponse(status=READY, version=self.plane.version())
+
+    async def HandOverGroup(
+        self, request_iterator: AsyncIterator[learner_pb2.HandOverGroupRequest], context: Any
+    ) -> learner_pb2.HandOverGroupResponse:
+        await self.held_groups.receive(request_iterator, self.max_held_bytes)
+        return learner_pb2.HandOverGroupResponse()
 
     async def TrainStep(
         self, request_iterator: AsyncIterator[learner_pb2.TrainStepRequest], context: Any
@@ -341,13 +355,16 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
             return stored
         if header.expected_version != self.plane.version():
             raise FailedPrecondition(f"expected {header.expected_version}, is {self.plane.version()}")
+        batch = batch_from_wire(messages, self.held_groups.named_in(messages))
+        self.held_groups.drop_before(batch.next_order_number)
         self.stepping.set()
         await asyncio.sleep(self.step_s)
         await self.may_step.wait()
         self.stepping.clear()
         if self.refuse_steps:
             return learner_pb2.TrainStepResponse(skip_reason="the gradient is not finite", version=self.plane.version())
-        self.batches.append(messages)
+        self.batches.append(list(batch_to_wire(batch)))
+        self.step_bytes.append(sum(message.ByteSize() for message in messages))
         self.plane.policy_version += 1
         response = learner_pb2.TrainStepResponse(applied=True, version=self.plane.version(), metrics={"lr": 1.0})
         self._results[header.train_step_id] = response
@@ -403,6 +420,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
 
     async def LoadCheckpoint(self, request: Any, context: Any) -> learner_pb2.LoadCheckpointResponse:
         self.plane.attempt = request.attempt
+        self.held_groups.begin_attempt(request.attempt)
         self.plane.policy_version = int(request.files[0].path[1:]) if request.checkpoint_id else 0
         self.batches = self.batches[: self.plane.policy_version]
         return learner_pb2.LoadCheckpointResponse(version=self.plane.version())

@@ -37,7 +37,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.paths import step_name
-from shoal.rollout import WeightVersion
+from shoal.rollout import HandedGroup, WeightVersion
 from shoal.rpc.channel import connect
 from shoal.telemetry import learner_metric_table
 from shoal.telemetry.run_metric_table import DISTANCE, TABLE
@@ -49,7 +49,7 @@ from shoal.weights.group import BroadcastGroup
 from shoal.weights.manifest import Manifest, hashes_to_wire
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import receive_weights
-from shoal.wire import batch_to_wire, float32_from_wire, version_from_wire
+from shoal.wire import batch_to_wire, float32_from_wire, handed_group_to_wire, version_from_wire
 from shoal.worker.lifecycle import Lifecycle
 from tests.support.learner_client import CANARY, RUN_ID, TIMEOUT_S, Client
 from tests.support.loopback import LEARNER, serving
@@ -311,6 +311,25 @@ async def test_a_restored_checkpoint_takes_the_same_next_step(client: Client) ->
         assert first.metrics[name] == again.metrics[name], name
     with pytest.raises(InvalidArgument, match="attempt"):
         await client.load("c1", saved.files, version.attempt)
+
+
+async def test_a_step_of_groups_that_were_handed_over_is_bit_identical(client: Client) -> None:
+    saved = await client.save("before")
+    version, groups = version_from_wire(saved.version), make_groups(seed=9)
+    first = await client.train(make_batch("whole", version, groups=groups))
+    logprobs = await client.logprobs(CANARY)
+    restored = await client.load("before", saved.files, version.attempt + 1)
+    digests = {}
+    for number, group in enumerate(groups):
+        completions = tuple(rollout.completion for rollout in group.rollouts)
+        handed = HandedGroup(restored.attempt, number, group.group_id, group.prompt_token_ids, completions)
+        handed, messages = handed_group_to_wire(handed)
+        await client.stub.HandOverGroup(iter(messages), timeout=TIMEOUT_S)
+        digests[group.group_id] = handed.digest
+    again = await client.send(batch_to_wire(make_batch("named", restored, groups=groups), digests))
+    for name in ("objective/loss", "optim/grad_norm", "objective/kl3", "lr"):
+        assert first.metrics[name] == again.metrics[name], name
+    np.testing.assert_array_equal(await client.logprobs(CANARY), logprobs)
 
 
 async def test_a_checkpoint_gives_the_same_model_folder_as_the_learner(client: Client, tmp_path: Path) -> None:
