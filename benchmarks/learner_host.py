@@ -4,7 +4,8 @@
     make bench NAME=learner_host ARGS="--groups 64 --group-size 8 --completion-tokens 1024 --ranks 8"
 
 Runs `Learner.step` on made-up groups with an engine that stops it at the first forward, as one of `--ranks` ranks.
-"read" is the work of rank 0 on the messages of the step, and "step" the work from the call of `Learner.step` to the
+"read" is the work of rank 0 on the messages of the step, "named" the same if all groups of the step but the last were
+handed over before, and "step" the work from the call of `Learner.step` to the
 first forward: checks, the packing plan, the values of the mini-batch and the first row. "share" is what rank 0 sends
 the followers, without the network. "rows" is the packing of the rank's rows and the values of their tokens: of all but
 the first row this happens during the step, beside a GPU's work on the row before.
@@ -18,7 +19,7 @@ import argparse
 import asyncio
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -45,7 +46,7 @@ from shoal.rollout import HandedGroup, TrainBatch, WeightVersion
 from shoal.rpc.channel import connect
 from shoal.v1 import learner_pb2
 from shoal.v1.learner_pb2_grpc import LearnerServiceStub
-from shoal.wire import batch_from_wire, batch_to_wire
+from shoal.wire import batch_from_wire, batch_to_wire, handed_group_to_wire
 from tests.support.loopback import LEARNER, serving
 from tests.support.train_batches import make_group
 
@@ -119,8 +120,9 @@ def main() -> None:
     print(f"{num_tokens} tokens, {options.ranks} ranks: ns of CPU time a token of the step, fastest of {len(taken)}")
     for name in taken[0]:
         print(f"  {name:5} {min(parts[name] for parts in taken) / num_tokens * 1e9:7.1f}")
-    first = min(sum(parts.values()) - parts["rows"] for parts in taken)
-    print(f"  before the first forward: {first / num_tokens * 1e9:.1f} ns a token, {first:.3f} s")
+    for name, read in (("whole", "read"), ("handed over", "named")):
+        first = min(parts[read] + parts["share"] + parts["step"] for parts in taken)
+        print(f"  before the first forward, {name}: {first / num_tokens * 1e9:.1f} ns a token, {first:.3f} s")
     asyncio.run(measure_socket(options, batch))
 
 
@@ -136,6 +138,13 @@ def make_step(options: argparse.Namespace) -> TrainBatch:
         for number in range(options.groups)
     )  # fmt: skip
     return TrainBatch("step", WeightVersion(0, 0), 1.0, groups)
+
+
+def handed_of(batch: TrainBatch, number: int) -> HandedGroup:
+    """Returns what is handed over of one group of the step."""
+    group = batch.groups[number]
+    completions = tuple(rollout.completion for rollout in group.rollouts)
+    return HandedGroup(0, number, group.group_id, group.prompt_token_ids, completions)
 
 
 def make_learner(options: argparse.Namespace) -> Learner:
@@ -159,7 +168,13 @@ def make_learner(options: argparse.Namespace) -> Learner:
 
 def measure(learner: Learner, batch: TrainBatch) -> dict[str, float]:
     """Returns the seconds of CPU time of each part."""
+    handed = [handed_group_to_wire(handed_of(batch, number))[0] for number in range(len(batch.groups) - 1)]
+    held = {group.group_id: group for group in handed}
     bodies = [message.SerializeToString() for message in batch_to_wire(batch)]
+    short_bodies = [
+        message.SerializeToString()
+        for message in batch_to_wire(batch, {name: group.digest for name, group in held.items()})
+    ]
     parts: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], ResultT]) -> ResultT:
@@ -168,8 +183,8 @@ def measure(learner: Learner, batch: TrainBatch) -> dict[str, float]:
         parts[name] = time.process_time() - started
         return result
 
-    def read() -> TrainBatch:
-        return batch_from_wire(take_all([learner_pb2.TrainStepRequest.FromString(body) for body in bodies]))
+    def read(bodies: Sequence[bytes], held: Mapping[str, HandedGroup]) -> TrainBatch:
+        return batch_from_wire(take_all([learner_pb2.TrainStepRequest.FromString(body) for body in bodies]), held)
 
     def share() -> None:
         if learner.process_group.size > 1:
@@ -186,7 +201,8 @@ def measure(learner: Learner, batch: TrainBatch) -> dict[str, float]:
             for row in packed:
                 pick_tokens(mini_batch, LossTokens.of(row.stretches, mini_batch.num_completions), row.at_C)
 
-    received = timed("read", read)
+    received = timed("read", lambda: read(bodies, {}))
+    timed("named", lambda: read(short_bodies, held))
     _plan.cache_clear()
     timed("share", share)
     timed("step", step)
@@ -217,9 +233,8 @@ async def _send(stub: Any, batch: TrainBatch, step_id: str, num_handed: int) -> 
     """Returns seconds, CPU seconds of both processes, and bytes of a step."""
     fleet: Any = SimpleNamespace(learner=SimpleNamespace(stub=stub))
     hand_over, num_bytes = HandOver(fleet), 0
-    for number, group in enumerate(batch.groups[:num_handed]):
-        completions = tuple(rollout.completion for rollout in group.rollouts)
-        await hand_over.give(HandedGroup(0, number, group.group_id, group.prompt_token_ids, completions))
+    for number in range(num_handed):
+        await hand_over.give(handed_of(batch, number))
     before = await stub.GetStatus(learner_pb2.LearnerServiceGetStatusRequest(), timeout=60)
 
     async def messages() -> Any:
