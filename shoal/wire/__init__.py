@@ -27,4 +27,4 @@ from shoal.wire.prompts import ground_truth_from_wire, ground_truth_to_wire, pro
 from shoal.wire.sampling import sampling_from_wire, sampling_to_wire
 from shoal.wire.scores import outcome_from_wire, outcome_to_wire, score_from_wire, score_to_wire
 from shoal.wire.supports import detach_support, support_from_wire, supports_from_wire
-from shoal.wire.train_batches import batch_from_wire, batch_to_wire, group_to_wire, header_to_wire, rollout_to_wire
+from shoal.wire.train_batches import batch_from_wire, batch_to_wire

@@ -24,14 +24,14 @@ def batch_to_wire(batch: TrainBatch, held: Mapping[str, str] = _NO_DIGESTS) -> I
 
     `held` has the digests of groups that the learner holds, by group id. The stream only names these groups.
     """
-    yield header_to_wire(batch)
+    yield _header_to_wire(batch)
     for group in batch.groups:
         if digest := held.get(group.group_id):
             yield from _held_group_to_wire(group, digest)
             continue
-        yield group_to_wire(group)
+        yield _group_to_wire(group)
         for rollout in group.rollouts:
-            yield from rollout_to_wire(rollout)
+            yield from _rollout_to_wire(rollout)
 
 
 def _held_group_to_wire(group: TrainGroup, digest: str) -> Iterator[learner_pb2.TrainStepRequest]:
@@ -53,7 +53,7 @@ def _held_group_to_wire(group: TrainGroup, digest: str) -> Iterator[learner_pb2.
         yield learner_pb2.TrainStepRequest(rollout=rollout)
 
 
-def header_to_wire(batch: TrainBatch) -> learner_pb2.TrainStepRequest:
+def _header_to_wire(batch: TrainBatch) -> learner_pb2.TrainStepRequest:
     """Makes the first message of the stream."""
     return learner_pb2.TrainStepRequest(
         header=learner_pb2.TrainStepHeader(
@@ -66,7 +66,7 @@ def header_to_wire(batch: TrainBatch) -> learner_pb2.TrainStepRequest:
     )
 
 
-def group_to_wire(group: TrainGroup) -> learner_pb2.TrainStepRequest:
+def _group_to_wire(group: TrainGroup) -> learner_pb2.TrainStepRequest:
     """Makes the message before a group's rollouts."""
     return learner_pb2.TrainStepRequest(
         group=learner_pb2.GroupHeader(
@@ -78,7 +78,7 @@ def group_to_wire(group: TrainGroup) -> learner_pb2.TrainStepRequest:
     )
 
 
-def rollout_to_wire(rollout: Rollout) -> Iterator[learner_pb2.TrainStepRequest]:
+def _rollout_to_wire(rollout: Rollout) -> Iterator[learner_pb2.TrainStepRequest]:
     """Yields the messages of a rollout: several if its support exceeds one message."""
     completion = completion_to_wire(rollout.completion, with_text=False, with_words=False)
     for part in detach_support(completion):

@@ -141,3 +141,19 @@ def test_a_step_with_a_survey_is_whole_on_every_rank() -> None:
         for group, whole in zip(share.groups, batch.groups, strict=True):
             for rollout, original in zip(group.rollouts, whole.rollouts, strict=True):
                 np.testing.assert_array_equal(rollout.completion.token_ids, original.completion.token_ids)
+
+
+def test_every_rank_knows_the_weights_and_the_rewards_of_all_completions() -> None:
+    groups = [
+        replace(
+            group,
+            rollouts=tuple(
+                replace(rollout, weight=0.1 * index, reward=None if index % 2 else rollout.advantage)
+                for index, rollout in enumerate(group.rollouts)
+            ),
+        )
+        for group in mixed_groups()
+    ]
+    for share in shares(make_batch(groups=groups), Ranks(3), config()).values():
+        for group, whole in zip(share.groups, groups, strict=True):
+            assert [(r.weight, r.reward) for r in group.rollouts] == [(r.weight, r.reward) for r in whole.rollouts]
