@@ -7,7 +7,7 @@ from services.learner.request_checks import message_bytes, take_all
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted
 from shoal.quantities import counted, format_bytes
-from shoal.rollout import HandedGroup
+from shoal.rollout import HandedGroup, TrainBatch
 from shoal.v1 import learner_pb2
 from shoal.wire import handed_group_from_wire
 
@@ -21,7 +21,7 @@ class HeldGroups:
     def __init__(self) -> None:
         self._attempt = 0
         self._next_order_number = 0
-        """The order number of the first group whose step has not begun."""
+        """The order number of the first group of the attempt whose step has not begun."""
         self._groups: dict[str, tuple[HandedGroup, int]] = {}
         """The groups and their sizes in bytes, by group id."""
         self._arriving_bytes = 0
@@ -99,8 +99,9 @@ class HeldGroups:
             )
         return named
 
-    def drop_before(self, order_number: int) -> None:
-        """Drops the groups of steps that have begun, and takes no more of them."""
-        if order_number > self._next_order_number:
-            self._next_order_number = order_number
-            self._groups = {name: held for name, held in self._groups.items() if held[0].order_number >= order_number}
+    def step_begins(self, batch: TrainBatch) -> None:
+        """Drops the groups of this step and of earlier steps, and takes no more of them."""
+        following = batch.next_order_number
+        if batch.expected_version.attempt == self._attempt and following > self._next_order_number:
+            self._next_order_number = following
+            self._groups = {name: held for name, held in self._groups.items() if held[0].order_number >= following}

@@ -152,9 +152,10 @@ class LearnerService(LearnerServiceServicer):
         self, messages: list[learner_pb2.TrainStepRequest], context: Any
     ) -> "asyncio.Future[StepResult]":
         held = self._served.held_groups
-        batch = await asyncio.to_thread(batch_from_wire, take_all(messages), held.named_in(messages))
+        named = held.named_in(messages)
+        batch = await asyncio.to_thread(batch_from_wire, take_all(messages), named)
         step = self._steps.begin_once(batch.train_step_id, lambda: self._submit_step(batch, context))
-        held.drop_before(batch.next_order_number)
+        held.step_begins(batch)
         return step
 
     def _submit_step(self, batch: TrainBatch, context: Any) -> "asyncio.Future[StepResult]":

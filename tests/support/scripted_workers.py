@@ -356,7 +356,7 @@ class ScriptedLearner(learner_pb2_grpc.LearnerServiceServicer):
         if header.expected_version != self.plane.version():
             raise FailedPrecondition(f"expected {header.expected_version}, is {self.plane.version()}")
         batch = batch_from_wire(messages, self.held_groups.named_in(messages))
-        self.held_groups.drop_before(batch.next_order_number)
+        self.held_groups.step_begins(batch)
         self.stepping.set()
         await asyncio.sleep(self.step_s)
         await self.may_step.wait()

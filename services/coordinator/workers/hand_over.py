@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 _MAX_CALLS = 4
-"""The most groups that are handed over at once. A step should not wait for many groups that no longer help it."""
+"""The most groups that are handed over at once, and so compete with a step that begins for the connection."""
 
 
 class HandOver:

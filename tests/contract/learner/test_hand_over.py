@@ -199,7 +199,9 @@ async def test_another_attempt_drops_the_groups_and_takes_no_late_ones(learner: 
         await learner.train(batch, digests)
     assert missing.value.reason == ErrorReason.GROUPS_MISSING
     digests = await learner.hand_over(make_groups(), attempt=1)
-    assert (await learner.train(batch, digests)).applied
+    with pytest.raises(FailedPrecondition, match="weight version"):
+        await learner.train(replace(make_batch("late"), next_order_number=99), digests)
+    assert (await learner.train(batch, digests)).applied, "a late step of another attempt drops nothing"
 
 
 async def test_a_step_drops_its_groups_and_earlier_ones_and_a_repeat_gets_its_result(learner: Learner) -> None:

@@ -130,7 +130,7 @@ class SimulatedLearner(LearnerServiceServicer):
             return self._process.create_task(self._command(self._plane.faults.step_s, lambda: self._step(batch)))
 
         step = self._steps.begin_once(batch.train_step_id, begin)
-        self._held_groups.drop_before(batch.next_order_number)
+        self._held_groups.step_begins(batch)
         return await asyncio.shield(step)
 
     def _step(self, batch: TrainBatch) -> learner_pb2.TrainStepResponse:
