@@ -140,7 +140,7 @@ async def test_a_step_is_refused_whole_if_one_of_its_groups_is_missing_or_has_an
     digests = await learner.hand_over(batch.groups)
     for group_id, digest in (("g1", "another"), ("g9", digests["g1"])):
         groups = [replace(group, group_id=group_id) if group.group_id == "g1" else group for group in batch.groups]
-        with pytest.raises(FailedPrecondition, match=f"1 group of the step.*{group_id}") as refused:
+        with pytest.raises(FailedPrecondition, match=group_id) as refused:
             await learner.train(replace(batch, groups=tuple(groups)), digests | {group_id: digest})
         assert (refused.value.reason, refused.value.metadata) == (ErrorReason.GROUPS_MISSING, {"num_missing": "1"})
     assert not learner.ranks.steps
@@ -154,8 +154,9 @@ async def test_a_group_again_changes_nothing_and_with_other_content_replaces_the
     assert await learner.hand_over(batch.groups) == first and learner.held.num_bytes == num_bytes
     second = await learner.hand_over(others)
     assert not set(first.values()) & set(second.values())
-    with pytest.raises(FailedPrecondition, match="4 groups of the step"):
+    with pytest.raises(FailedPrecondition) as missing:
         await learner.train(batch, first)
+    assert missing.value.metadata == {"num_missing": "4"}
     batch = replace(batch, groups=others)
     await learner.train(batch, second)
     assert_same(learner.ranks.steps[0], batch)
@@ -171,7 +172,7 @@ async def test_more_bytes_than_a_step_may_have_are_not_kept_and_what_is_kept_sta
     handed = replace(handed_of(batch.groups[0], 9), completions=(many,) * (limit // 160_000 + 1))
     for group_id in ("first", "second"):
         _, messages = handed_group_to_wire(replace(handed, group_id=group_id))
-        with pytest.raises(ResourceExhausted, match="send the group with its step") as refused:
+        with pytest.raises(ResourceExhausted, match="HandOverGroup") as refused:
             await learner.stub.HandOverGroup(iter(messages), timeout=PATIENCE_S)
         assert refused.value.reason == ErrorReason.HELD_GROUPS_FULL
         assert refused.value.metadata == {"max_bytes": str(limit)}
@@ -191,16 +192,17 @@ async def test_another_attempt_drops_the_groups_and_takes_no_late_ones(learner: 
     digests = await learner.hand_over(make_groups())
     await learner.restore(attempt=1)
     assert learner.held.num_bytes == 0
-    with pytest.raises(FailedPrecondition, match="attempt 0, but the learner is in attempt 1") as refused:
+    with pytest.raises(FailedPrecondition) as refused:
         await learner.hand_over(make_groups())
-    assert refused.value.reason == ErrorReason.VERSION_MISMATCH
+    assert (refused.value.reason, refused.value.metadata) == (ErrorReason.VERSION_MISMATCH, {"attempt": "1"})
     batch = make_batch(version=WeightVersion(1, 0))
     with pytest.raises(FailedPrecondition) as missing:
         await learner.train(batch, digests)
     assert missing.value.reason == ErrorReason.GROUPS_MISSING
     digests = await learner.hand_over(make_groups(), attempt=1)
-    with pytest.raises(FailedPrecondition, match="weight version"):
+    with pytest.raises(FailedPrecondition) as late:
         await learner.train(replace(make_batch("late"), next_order_number=99), digests)
+    assert late.value.reason == ErrorReason.VERSION_MISMATCH
     assert (await learner.train(batch, digests)).applied, "a late step of another attempt drops nothing"
 
 
@@ -212,8 +214,9 @@ async def test_a_step_drops_its_groups_and_earlier_ones_and_a_repeat_gets_its_re
     assert await learner.train(batch, digests) == first and len(learner.ranks.steps) == 1
     late = await learner.hand_over(groups)
     following = replace(batch, train_step_id="next", expected_version=WeightVersion(0, 1), next_order_number=5)
-    with pytest.raises(FailedPrecondition, match="3 groups of the step"):
+    with pytest.raises(FailedPrecondition) as missing:
         await learner.train(following, late)
+    assert missing.value.metadata == {"num_missing": "3"}
     assert (await learner.train(replace(following, groups=(later,)), digests)).applied
     assert learner.held.num_bytes == 0
 

@@ -79,5 +79,5 @@ def test_a_rollout_of_a_sample_that_was_not_handed_over_is_refused() -> None:
     batch = make_batch(groups=make_groups(1))
     group = handed(batch.groups[0])
     received = replace(group, completions=group.completions[1:])
-    with pytest.raises(InvalidArgument, match="handed over without sample 0"):
+    with pytest.raises(InvalidArgument, match=r"^completion\.sample_index: "):
         batch_from_wire(batch_to_wire(batch, {group.group_id: "digest"}), {group.group_id: received})
