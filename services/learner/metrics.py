@@ -33,12 +33,12 @@ class TokenSums:
     def add(self, row: RowLoss) -> None:
         """Adds the tokens of a row on the row's device, without a wait for it."""
         totals = {"loss": row.loss.detach().double()}
+        none = torch.zeros_like(totals["loss"])
         if len(row.logprobs_C):
             columns = self._columns(row)
             totals |= dict(zip(columns, torch.stack(list(columns.values())).sum(dim=1), strict=True))
             largest = columns["ratio"].max()
-            self.largest_ratio = torch.maximum(self.largest_ratio.to(largest.device), largest)
-        none = torch.zeros_like(totals["loss"])
+            self.largest_ratio = torch.maximum(self.largest_ratio.to(none.device), largest)
         self.sums = self.sums.to(none.device) + torch.stack([totals.get(name, none) for name in SUMS])
 
     @staticmethod
