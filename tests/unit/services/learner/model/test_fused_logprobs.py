@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.triton_programs import output_with_triton
+from tests.support.triton_programs import output_of_compiler, output_of_interpreter
 
 PROGRAM = "tests.unit.services.learner.model.triton_kernels"
 
@@ -12,7 +12,7 @@ BFLOAT16_GRADIENT = 2**-7
 
 
 def test_the_fused_kernels_compute_what_plain_torch_computes() -> None:
-    differences = output_with_triton(PROGRAM, "compare", TRITON_INTERPRET="1")
+    differences = output_of_interpreter(PROGRAM, "compare")
     assert len(differences) == 5
     for case, found in differences.items():
         for name, difference in found.items():
@@ -21,6 +21,6 @@ def test_the_fused_kernels_compute_what_plain_torch_computes() -> None:
 
 
 def test_the_kernels_compile_for_the_gpus_that_people_train_on(tmp_path: Path) -> None:
-    code = output_with_triton(PROGRAM, "compile", TRITON_CACHE_DIR=str(tmp_path))
+    code = output_of_compiler(PROGRAM, "compile", TRITON_CACHE_DIR=str(tmp_path))
     assert len(code) == 3 * 3 * 2, sorted(code)
     assert all(size > 1000 for size in code.values()), code

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.triton_programs import output_with_triton
+from tests.support.triton_programs import output_of_interpreter
 
 ROTARY = "apply_rotary_pos_emb"
 FUSED = {
@@ -21,7 +21,7 @@ FUSED = {
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, dict[str, Any]]:
-    found: dict[str, Any] = output_with_triton("tests.unit.services.learner.model.fused_models", TRITON_INTERPRET="1")
+    found: dict[str, Any] = output_of_interpreter("tests.unit.services.learner.model.fused_models")
     assert found.keys() == FUSED.keys()
     return found
 

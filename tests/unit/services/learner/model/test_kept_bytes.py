@@ -7,11 +7,11 @@ from typing import Any
 from shoal.suggest.memory import learner_memory
 from shoal.suggest.shape import model_shape
 from tests.support.configs import run_config
-from tests.support.triton_programs import output_with_triton
+from tests.support.triton_programs import output_of_interpreter
 
 
 def test_the_estimate_of_a_fused_layer_is_what_it_keeps(tmp_path: Path) -> None:
-    found: dict[str, Any] = output_with_triton("tests.unit.services.learner.model.kept_bytes", TRITON_INTERPRET="1")
+    found: dict[str, Any] = output_of_interpreter("tests.unit.services.learner.model.kept_bytes")
     learner = {"pack_tokens": 600, "compute_dtype": "bfloat16", "zero_stage": 0}
     config = run_config(
         "m", data={"sources": [{"task": "arithmetic"}], "max_prompt_tokens": 300},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.triton_programs import output_with_triton
+from tests.support.triton_programs import output_of_interpreter
 
 # Each more than today's number by at most a hundredth: whoever lowers a number lowers its bound.
 LIMITS = {"one sequence": 1868, "eight sequences": 2433, "windows": 2670, "supports": 1897, "adapters": 3940}
@@ -13,7 +13,7 @@ LIMITS = {"one sequence": 1868, "eight sequences": 2433, "windows": 2670, "suppo
 @pytest.fixture(scope="module")
 def counts() -> dict[str, dict[str, dict[str, float]]]:
     program = "tests.unit.services.learner.model.operation_counts"
-    found: dict[str, Any] = output_with_triton(program, TRITON_INTERPRET="1")
+    found: dict[str, Any] = output_of_interpreter(program)
     assert found.keys() == LIMITS.keys()
     return found
 

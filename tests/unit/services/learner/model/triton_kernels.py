@@ -84,5 +84,9 @@ def compile_for_gpus() -> dict[str, int]:
     return code
 
 
-if __name__ == "__main__":
+def main() -> None:
     print(json.dumps(compare() if sys.argv[1] == "compare" else compile_for_gpus()))
+
+
+if __name__ == "__main__":
+    main()
