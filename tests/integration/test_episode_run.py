@@ -18,7 +18,7 @@ from tests.support.local_stack import LocalStack
 pytest.importorskip("openai")
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-NUM_STEPS, GROUPS, GROUP_SIZE = 6, 6, 4
+NUM_STEPS, GROUPS, GROUP_SIZE = 4, 6, 4
 GAME = '''
 from shoal.environment import Environment, Observation
 

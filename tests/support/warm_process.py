@@ -25,10 +25,12 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.worker.parent import die_with_parent
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import block_until
 
 MAX_BYTES = 1 << 17
 """Length of a request, most of which is the environment."""
+_IMPORTING_S = 300.0
+"""Longest time for the imports, on a busy machine."""
 
 
 class WarmProgram:
@@ -51,8 +53,10 @@ class WarmProgram:
         self._connection = _connected(warm, environment)
         files = [number if file is None else file.fileno() for number, file in enumerate((output, errors), 1)]
         socket.send_fds(self._connection, [json.dumps(request).encode()], files)
-        self._connection.settimeout(PATIENCE_S)
-        self.pid = int(self._connection.recv(100))
+        self._connection.settimeout(_IMPORTING_S)
+        told = self._connection.recv(100)
+        assert told, f"the process of {warm} has ended"
+        self.pid = int(told)
         self._connection.settimeout(None)
         self.returncode: int | None = None
 
@@ -102,7 +106,8 @@ def _connected(module: str, environment: Mapping[str, str]) -> socket.socket:
             )
         )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.connect(name)
+    # Another process of the session may have bound the name, and not listen yet.
+    block_until(lambda: connection.connect_ex(name) == 0, f"the process of {module} listens")
     return connection
 
 
