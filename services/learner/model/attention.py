@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -31,6 +32,11 @@ _SHORT_ON_GPU = 2048
 _FLASH_HEAD_SIZE = 256
 """The largest head size of torch's flash kernels."""
 
+_WITH_SINKS = ("gpt_oss",)
+"""Models whose softmax over keys has one more value for each head, a sink that no value belongs to."""
+_IGNORED = ("position_ids", "cache_position", "position_embeddings")
+"""Tensors that models pass on to attention, and that do not change what attention computes."""
+
 SequenceAttention = Callable[..., Tensor]
 """A function (q [N, H, L, D], k [N, K, L, D], v, scaling, sliding_window, softcap) -> [N, H, L, D] that computes causal
 attention."""
@@ -40,8 +46,9 @@ def choose_attention(config: LearnerConfig, model_config: Any) -> str:
     """Returns the attention to use. "auto" means eager for a model that caps attention scores, otherwise sdpa."""
     if config.attention != "auto":
         return config.attention
-    caps_scores = getattr(model_config.get_text_config(), "attn_logit_softcapping", None) is not None
-    return "eager" if caps_scores else "sdpa"
+    text = model_config.get_text_config()
+    caps_scores = getattr(text, "attn_logit_softcapping", None) is not None
+    return "eager" if caps_scores or text.model_type in _WITH_SINKS else "sdpa"
 
 
 def register_attention(implementation: str) -> str:
@@ -64,18 +71,30 @@ def register_attention(implementation: str) -> str:
         softcap: float | None = None,
         *,
         layout: Layout,
-        **_: Any,
+        s_aux: Tensor | None = None,
+        **others: Any,
     ) -> tuple[Tensor, None]:
-        """Computes attention of query [1, H, R, D] with key and value [1, K, R, D], as [1, R, H, D], without
-        dropout."""
+        """Computes attention of query [1, H, R, D] with key [1, K, R, D] and value [1, K, R, V], as [1, R, H, V],
+        without dropout. `s_aux` are the sinks of the heads, [H]."""
+        _refuse_unknown(others)
         if torch.is_autocast_enabled(query.device.type):
             # float32 cosines rotated queries and keys. Round them before they are gathered and exchanged.
             dtype = torch.get_autocast_dtype(query.device.type)
             query, key, value = (x.to(dtype) for x in (query, key, value))
+        width = value.shape[-1]
+        if implementation == "sdpa" and width < query.shape[-1]:
+            # Torch's fused kernels take values as wide as keys alone.
+            value = functional.pad(value, (0, query.shape[-1] - width))
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))
         attend = partial(per_sequence, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
+        if s_aux is not None:
+            if implementation == "sdpa":
+                raise InvalidArgument(
+                    "learner.attention: sdpa cannot add the sinks of this model to its softmax; use auto or eager"
+                )
+            attend = partial(attend, sinks_H=s_aux)
         if layout.output_R is None:
             out_1RHD = attend(query, key, value).transpose(1, 2)
         elif implementation == "sdpa" and softcap is None and _takes_all_at_once(query, layout):
@@ -90,12 +109,20 @@ def register_attention(implementation: str) -> str:
                 for bucket_NL in layout.buckets
             ]
             out_1RHD = torch.cat(outputs).index_select(0, layout.output_R).unsqueeze(0)
-        return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group)), None
+        return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group))[..., :width], None
 
-    name = "shoal_packed_" + implementation
+    # transformers refuses some models with names that end in "sdpa".
+    name = f"shoal_{implementation}_packed"
     # No mask function is registered under this name, so the model builds no mask.
     AttentionInterface.register(name, packed_attention)
     return name
+
+
+def _refuse_unknown(others: dict[str, Any]) -> None:
+    """Raises `TypeError` for a tensor that would change attention in a way that is not implemented here."""
+    unknown = sorted(name for name, value in others.items() if isinstance(value, Tensor) and name not in _IGNORED)
+    if unknown:
+        raise TypeError(f"its attention takes {', '.join(unknown)}, which attention over packed rows does not know")
 
 
 def _sequences(x_HRD: Tensor, bucket_NL: Tensor) -> Tensor:
@@ -137,7 +164,14 @@ def _sdpa(
 
 
 def _eager(
-    q: Tensor, k: Tensor, v: Tensor, *, scaling: float | None, sliding_window: int | None, softcap: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     """Computes attention by the textbook formula, with scores and softmax in float32."""
     num_sequences, num_heads, length, size = q.shape
@@ -146,13 +180,17 @@ def _eager(
     with torch.autocast(q.device.type, enabled=False):
         # Compute one matrix product for all query heads that share a key head.
         q = q.reshape(num_sequences * num_keys, -1, size).float() * scaling
-        k, v = (x.reshape(num_sequences * num_keys, length, size) for x in (k, v))
+        k, v = (x.reshape(num_sequences * num_keys, length, x.shape[-1]) for x in (k, v))
         scores = torch.bmm(q, k.float().transpose(1, 2))
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         hidden = ~_visible(length, sliding_window, q.device).repeat(num_heads // num_keys, 1)
-        probabilities = torch.softmax(scores.masked_fill_(hidden, -torch.inf), dim=-1)
-        return torch.bmm(probabilities.to(v.dtype), v).view(num_sequences, num_heads, length, size)
+        scores = scores.masked_fill_(hidden, -torch.inf)
+        if sinks_H is not None:
+            sinks = sinks_H.float().repeat_interleave(length).view(num_keys, -1, 1).repeat(num_sequences, 1, 1)
+            scores = torch.cat([scores, sinks], dim=-1)
+        probabilities = torch.softmax(scores, dim=-1)[..., :length]
+        return torch.bmm(probabilities.to(v.dtype), v).view(num_sequences, num_heads, length, v.shape[-1])
 
 
 def _visible(length: int, sliding_window: int | None, device: torch.device) -> Tensor:

@@ -29,6 +29,7 @@ class TokenScorer(nn.Module):
         head: nn.Linear,
         *,
         chunk_tokens: int,
+        logit_scale: float = 1.0,
         logit_softcap: float | None = None,
         products: TrainedProducts | None = None,
     ) -> None:
@@ -39,6 +40,7 @@ class TokenScorer(nn.Module):
         # The weight does not tell: it is empty while it is sharded.
         self.vocabulary = head.out_features
         self.chunk_tokens = chunk_tokens
+        self.logit_scale = logit_scale
         self.logit_softcap = logit_softcap
         self.entropy_gradient = False
         """Whether the entropies have a gradient, for an entropy bonus. It costs a second pass over the logits."""
@@ -53,6 +55,8 @@ class TokenScorer(nn.Module):
         rows of logits exist at once. With supports, the gathered rows of the weight have at most as many values. With
         more than one chunk the backward pass recomputes the logits.
         """
+        if self.logit_softcap is None:
+            temperature = temperature / self.logit_scale
         if support_CK is not None:
             return self._score_by_size(hidden_CE, support_CK, temperature)
         pairs = zip(hidden_CE.split(self.chunk_tokens), targets_C.split(self.chunk_tokens), strict=True)
@@ -95,7 +99,19 @@ class TokenScorer(nn.Module):
 
     def _softcapped(self, logits: Tensor) -> Tensor:
         cap = self.logit_softcap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits if cap is None else cap * torch.tanh(logits * (self.logit_scale / cap))
+
+
+def logit_scale(text_config: Any) -> float:
+    """Returns the number by which a model multiplies the logits of its output layer."""
+    for name in ("lm_head_multiplier", "logit_scale"):
+        if (scale := getattr(text_config, name, None)) is not None:
+            return float(scale)
+    scaling = getattr(text_config, "logits_scaling", None)
+    if scaling is None:
+        return 1.0
+    # Only HyperCLOVA X multiplies by the field that Granite and MiniCPM 3 divide by.
+    return float(scaling) if text_config.model_type.startswith("hyperclovax") else 1 / float(scaling)
 
 
 class TokenLogprobs(torch.autograd.Function):

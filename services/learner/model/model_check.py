@@ -10,6 +10,7 @@ from torch import nn
 
 from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.language_model import make_empty, read_config
+from services.learner.model.mixers import find_mixers
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
 from shoal.config.tables.learner import LearnerConfig
@@ -31,6 +32,7 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
     attention = choose_attention(config, model)
     if config.sequence_parallel_size > 1:
         check_heads(model.get_text_config().num_attention_heads, config.sequence_parallel_size)
+        _check_no_mixers(model, trust_remote_code=trust_remote_code)
     _check_packing(model, "sdpa" if attention == "sdpa" else "eager", trust_remote_code=trust_remote_code)
     if config.lora.is_on:
         with torch.device("meta"):
@@ -38,12 +40,23 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
         find_targets(lm, config.lora.target_modules)
 
 
+def _check_no_mixers(config: Any, *, trust_remote_code: bool) -> None:
+    with torch.device("meta"):
+        lm = make_empty(shrunken(config), torch.float32, trust_remote_code=trust_remote_code)
+    if mixers := find_mixers(lm):
+        raise InvalidArgument(
+            f"learner.sequence_parallel_size: {type(lm).__name__} has recurrent layers ({type(mixers[0]).__name__}), "
+            "which need whole sequences on each rank; set the field to 1"
+        )
+
+
 def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> None:
     """Checks on a few tokens, in float32, that the model gives the same results packed as on single sequences.
 
-    The check refuses models that packing would silently break: layers that carry state past a sequence's end, attention
-    that bypasses transformers' interface, logits that are scaled after the output layer. The check uses a small random
-    model of the same kind, since the whole model may not fit into a rank's memory.
+    The check refuses models that packing would silently break: layers of an unknown kind that carry state past a
+    sequence's end, attention that bypasses transformers' interface, logits that are changed in an unknown way after the
+    output layer. The check uses a small random model of the same kind, since the whole model may not fit into a rank's
+    memory.
     """
     name = config.model_type
     try:
@@ -104,6 +117,9 @@ def shrunken(config: Any) -> Any:
     for layer in range(num_layers):
         kinds.setdefault(repr([value[layer] for value in per_layer.values()]), layer)
     kept = sorted({*kinds.values(), *range(min(2, num_layers))})
+    if getattr(text, "num_kv_shared_layers", None):
+        # Layers take the keys of others, so the kept layers must have the same neighbors.
+        kept = list(range(num_layers))
     text.num_hidden_layers = len(kept)
     for name, value in per_layer.items():
         setattr(text, name, [value[layer] for layer in kept])

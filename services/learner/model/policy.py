@@ -13,7 +13,8 @@ from services.learner.model.attention import choose_attention, register_attentio
 from services.learner.model.fused_modules import fuse_modules
 from services.learner.model.gpu_kernels import can_run_kernels
 from services.learner.model.language_model import load_whole
-from services.learner.model.logprobs import TokenScorer
+from services.learner.model.logprobs import TokenScorer, logit_scale
+from services.learner.model.mixers import RowLayout, pack_mixers
 from services.learner.model.packing import PackedRow
 from services.learner.model.sequence_parallel import SequenceGroup, gather_scored, share_of
 from services.learner.model.trained_products import TrainedProducts, compute_products
@@ -47,12 +48,16 @@ class Policy(nn.Module):
         if products is not None:
             compute_products(lm, products)
         self.sequence_group: SequenceGroup | None = None
+        text = lm.config.get_text_config()
         self.scorer = TokenScorer(
             lm.get_output_embeddings(),
             chunk_tokens=logits_chunk_tokens,
-            logit_softcap=getattr(lm.config, "final_logit_softcapping", None),
+            logit_scale=logit_scale(text),
+            logit_softcap=getattr(text, "final_logit_softcapping", None),
             products=products,
         )
+        self._row = RowLayout()
+        pack_mixers(lm, self._row)
         self.compute_dtype = compute_dtype
         self._dropouts = [layer.lora_dropout for _, layer in adapted_layers(lm)]
         # The hidden states are float32 whatever the type of the weights: rounding them at every layer would add up.
@@ -75,6 +80,7 @@ class Policy(nn.Module):
         return logprobs_C, entropy_C
 
     def _score(self, row: PackedRow, temperature: float) -> tuple[Tensor, Tensor]:
+        self._row.layout = row.layout
         with torch.autocast(row.token_ids_R.device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16):
             hidden_1RE = self.lm.base_model(
                 input_ids=row.token_ids_R[None],

@@ -1,0 +1,111 @@
+"""Tiny configurations of the model families that people train, by the names that this project gives them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import transformers
+from transformers import PreTrainedConfig
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.1, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_HEADS = {"head_dim": 32}
+_SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DELTA = {
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+}  # fmt: skip
+_MAMBA = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_n_heads": 4, "mamba_d_head": 32}
+_LATENT = {
+    "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+_ROUTED = {
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+
+
+def _text(name: str, **settings: Any) -> Callable[[], PreTrainedConfig]:
+    num_layers = len(settings.get("layer_types", range(SIZES["num_hidden_layers"])))
+    return lambda: getattr(transformers, name)(**SIZES | {"num_hidden_layers": num_layers} | settings)
+
+
+FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": _text("LlamaConfig"),
+    "mistral": _text("MistralConfig", sliding_window=8),
+    "ministral3": _text("Ministral3Config", **_HEADS),
+    "qwen2": _text("Qwen2Config"),
+    "qwen3": _text("Qwen3Config", **_HEADS),
+    "qwen3-moe": _text("Qwen3MoeConfig", **_HEADS, **_EXPERTS),
+    "qwen3-next": _text("Qwen3NextConfig", **_HEADS, **_EXPERTS, **_DELTA, shared_expert_intermediate_size=32),
+    "qwen3.5": _text("Qwen3_5TextConfig", **_HEADS, **_DELTA),
+    "qwen3.5-moe": _text("Qwen3_5MoeTextConfig", **_HEADS, **_DELTA, **_EXPERTS, shared_expert_intermediate_size=32),
+    "gemma2": _text("Gemma2Config", **_HEADS, query_pre_attn_scalar=32, **_SLIDING),
+    "gemma3": _text("Gemma3TextConfig", **_HEADS, query_pre_attn_scalar=32, **_SLIDING),
+    "gemma4": _text("Gemma4TextConfig", **_HEADS, **_SLIDING),
+    "gemma4-e": _text(
+        "Gemma4TextConfig", **_HEADS, **_SLIDING | {"layer_types": ["sliding_attention", "full_attention"] * 2},
+        num_kv_shared_layers=2, hidden_size_per_layer_input=16, vocab_size_per_layer_input=96,
+    ),
+    "phi3": _text("Phi3Config"),
+    "olmo2": _text("Olmo2Config"),
+    "olmo3": _text("Olmo3Config", **_SLIDING),
+    "olmo-hybrid": _text("OlmoHybridConfig", **_DELTA),
+    "smollm3": _text("SmolLM3Config"),
+    "granite": _text(
+        "GraniteConfig", logits_scaling=4.0, embedding_multiplier=3.0, residual_multiplier=0.5, attention_multiplier=0.2
+    ),
+    "granitemoe": _text("GraniteMoeConfig", logits_scaling=4.0, num_local_experts=4, num_experts_per_tok=2),
+    "granite4": _text(
+        "GraniteMoeHybridConfig", logits_scaling=4.0, num_local_experts=4, num_experts_per_tok=2,
+        shared_intermediate_size=64, layer_types=["mamba", "mamba", "attention"], **_MAMBA,
+    ),
+    "granite4-dense": _text(
+        "GraniteMoeHybridConfig", logits_scaling=4.0, num_local_experts=0, shared_intermediate_size=64,
+        layer_types=["mamba", "mamba", "attention"], **_MAMBA,
+    ),
+    "glm4": _text("Glm4Config", **_HEADS),
+    "glm4.5-moe": _text("Glm4MoeConfig", **_HEADS, **_ROUTED),
+    "glm4.7-flash": _text("Glm4MoeLiteConfig", **_LATENT, **_ROUTED),
+    "deepseek-v2": _text("DeepseekV2Config", **_LATENT, **_ROUTED),
+    "deepseek-v3": _text("DeepseekV3Config", **_LATENT, **_ROUTED),
+    "gpt-oss": _text("GptOssConfig", **_HEADS, **_SLIDING, num_local_experts=4, num_experts_per_tok=2),
+    "mixtral": _text("MixtralConfig", num_local_experts=4),
+    "olmoe": _text("OlmoeConfig", num_experts=4, num_experts_per_tok=2),
+    "minicpm3": _text("MiniCPM3Config", **_LATENT),
+    "minimax-m2": _text("MiniMaxM2Config", **_HEADS, num_local_experts=4, num_experts_per_tok=2),
+    "nemotron-h": _text(
+        "NemotronHConfig", **_HEADS, layers_block_type=["mamba", "moe", "attention"], ssm_state_size=16,
+        mamba_num_heads=4, mamba_head_dim=32, n_groups=1, conv_kernel=4, n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=32, moe_shared_expert_intermediate_size=32, n_group=1, topk_group=1,
+    ),
+    "falcon-h1": _text(
+        "FalconH1Config", **_HEADS, **_MAMBA | {"mamba_d_ssm": 128}, mamba_n_groups=1, lm_head_multiplier=0.5
+    ),
+    "lfm2": _text("Lfm2Config", layer_types=["conv", "full_attention", "conv"], conv_L_cache=3),
+    "lfm2-moe": _text(
+        "Lfm2MoeConfig", layer_types=["conv", "full_attention", "conv"], conv_L_cache=3, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=32, num_dense_layers=1,
+    ),
+    "cohere": _text("CohereConfig", logit_scale=0.25),
+    "cohere2": _text("Cohere2Config", logit_scale=0.25, **_SLIDING, **_HEADS),
+    "kimi-linear": _text(
+        "KimiLinearConfig", **_LATENT, layer_types=["linear_attention", "linear_attention", "full_attention"],
+        linear_attn_config={"num_heads": 4, "head_dim": 16, "short_conv_kernel_size": 4},
+        num_experts=4, num_experts_per_token=2, moe_intermediate_size=32, first_k_dense_replace=1,
+    ),
+    "seed-oss": _text("SeedOssConfig", **_HEADS),
+    "hunyuan": _text("HunYuanDenseV1Config", **_HEADS),
+    "exaone4": _text("Exaone4Config", **_SLIDING),
+    "ernie4.5": _text("Ernie4_5Config", **_HEADS),
+    "starcoder2": _text("Starcoder2Config"),
+    "apertus": _text("ApertusConfig"),
+    "arcee": _text("ArceeConfig"),
+    "bamba": _text("BambaConfig", attn_layer_indices=[2], **_MAMBA),
+    "hyperclovax": _text("HyperCLOVAXConfig", logits_scaling=0.5),
+}  # fmt: skip
+"""Configurations of language models, without towers for other media."""
