@@ -109,3 +109,40 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "hyperclovax": _text("HyperCLOVAXConfig", logits_scaling=0.5),
 }  # fmt: skip
 """Configurations of language models, without towers for other media."""
+
+
+_TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
+_QWEN_TOWER = {
+    "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 8, "out_hidden_size": 64,
+    "deepstack_visual_indexes": [0, 1],
+}  # fmt: skip
+_MROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [8, 4, 4], "rope_theta": 10000.0}}
+
+
+def _whole(name: str, text: dict[str, Any], tower: dict[str, Any], **settings: Any) -> Callable[[], PreTrainedConfig]:
+    num_layers = len(text.get("layer_types", range(SIZES["num_hidden_layers"])))
+    text = SIZES | {"num_hidden_layers": num_layers} | text
+    return lambda: getattr(transformers, name)(text_config=text, vision_config=tower, **settings)
+
+
+READERS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "qwen3.5-whole": _whole("Qwen3_5Config", _HEADS | _DELTA, _QWEN_TOWER),
+    "qwen3.5-moe-whole": _whole(
+        "Qwen3_5MoeConfig", _HEADS | _DELTA | _EXPERTS | {"shared_expert_intermediate_size": 32}, _QWEN_TOWER
+    ),
+    "qwen3-vl": _whole("Qwen3VLConfig", _HEADS | _MROPE, _QWEN_TOWER),
+    "qwen2.5-vl": _whole(
+        "Qwen2_5_VLConfig",
+        {"hidden_size": 128, "rope_parameters": {"rope_type": "default", "mrope_section": [8, 4, 4]}},
+        _QWEN_TOWER | {"out_hidden_size": 128, "fullatt_block_indexes": [1]},
+    ),
+    "gemma3-whole": _whole(
+        "Gemma3Config", _HEADS | {"query_pre_attn_scalar": 32} | _SLIDING, _TOWER | {"image_size": 32},
+        mm_tokens_per_image=4, image_token_index=95, boi_token_index=94, eoi_token_index=93,
+    ),
+    "gemma4-whole": _whole("Gemma4Config", _HEADS | _SLIDING, _TOWER),
+    "ministral3-whole": _whole(
+        "Mistral3Config", _HEADS | {"model_type": "ministral3"}, _TOWER | {"image_size": 32, "model_type": "pixtral"}
+    ),
+}  # fmt: skip
+"""Configurations of checkpoints that can also read images."""

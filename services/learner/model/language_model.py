@@ -28,6 +28,18 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
         raise _not_loaded(folder, error) from error
 
 
+def auto_class(config: Any) -> Any:
+    """Returns the class of transformers that makes the language model of a configuration.
+
+    Some checkpoints that can read images have no class of a causal language model. Their whole model is one, too.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    is_causal = type(config) in AutoModelForCausalLM._model_mapping or hasattr(config, "auto_map")
+    is_reader = type(config) in AutoModelForImageTextToText._model_mapping
+    return AutoModelForImageTextToText if is_reader and not is_causal else AutoModelForCausalLM
+
+
 def load_whole(
     folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False, quantization: Quantization = "none"
 ) -> Any:
@@ -36,7 +48,7 @@ def load_whole(
     With `quantization` all linear layers but the output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
     `InvalidArgument` when the folder contains no such model.
     """
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+    from transformers import BitsAndBytesConfig
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -46,7 +58,8 @@ def load_whole(
             load_in_4bit=True, bnb_4bit_quant_type=quantization, bnb_4bit_compute_dtype=dtype
         )
     try:
-        lm = AutoModelForCausalLM.from_pretrained(
+        config = read_config(folder, trust_remote_code=trust_remote_code)
+        lm = auto_class(config).from_pretrained(
             folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code, **options
         )
     except _LOADING_ERRORS as error:
@@ -64,11 +77,10 @@ def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = Fal
 
     Raises `ValueError` when transformers knows no such model.
     """
-    from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
-        lm = AutoModelForCausalLM.from_config(
+        lm = auto_class(config).from_config(
             config, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code
         )
     # Tying is part of the initialization that was left out.

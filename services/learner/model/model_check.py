@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from services.learner.model.attention import choose_attention, register_attention
-from services.learner.model.language_model import make_empty, read_config
+from services.learner.model.language_model import auto_class, make_empty, read_config
 from services.learner.model.mixers import find_mixers
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
@@ -21,6 +21,7 @@ from shoal.models.remote_code import warn_of_code
 
 _MAX_DIFFERENCE = 1e-3
 """The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""
+_DEPTHS = ("depth", "num_hidden_layers", "num_layers", "encoder_layers")
 _SHRUNKEN_SIZE = 64
 """Vocabulary size and MLP width of the small model on which packing is checked."""
 
@@ -88,13 +89,12 @@ def _logprobs_alone_and_packed(lm: Any, attention: str) -> tuple[torch.Tensor, t
 
 
 def _small_model(config: Any, *, trust_remote_code: bool) -> Any:
-    from transformers import AutoModelForCausalLM
-
+    small = shrunken(config)
     with torch.random.fork_rng(devices=[]):
         # All ranks must come to the same decision.
         torch.manual_seed(0)
-        lm = AutoModelForCausalLM.from_config(
-            shrunken(config), dtype=torch.float32, attn_implementation="eager", trust_remote_code=trust_remote_code
+        lm = auto_class(small).from_config(
+            small, dtype=torch.float32, attn_implementation="eager", trust_remote_code=trust_remote_code
         )
         for parameter in lm.parameters():
             if parameter.ndim >= 2:
@@ -128,4 +128,19 @@ def shrunken(config: Any) -> Any:
             setattr(text, name, min(size, _SHRUNKEN_SIZE))
     if getattr(text, "pad_token_id", None) is not None:
         text.pad_token_id = 0
+    for name in small.sub_configs:
+        if (tower := getattr(small, name)) is not None and tower is not text:
+            _shrink_tower(tower)
     return small
+
+
+def _shrink_tower(config: Any) -> None:
+    """Leaves one layer of the tower for another medium, which computes nothing here."""
+    num_layers = {getattr(config, name, None) for name in _DEPTHS} - {None}
+    for name, value in list(vars(config).items()):
+        if name in _DEPTHS:
+            setattr(config, name, 1)
+        elif isinstance(value, list | tuple) and len(value) in num_layers:
+            setattr(config, name, value[:1])
+        elif name == "deepstack_visual_indexes":
+            setattr(config, name, [0])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from transformers import (
+    FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
     GPT2Config,
@@ -17,6 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from services.learner.model import policy
 from services.learner.model.model_check import check_model, shrunken
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
@@ -32,6 +34,11 @@ LARGE = {
     "pad_token_id": 99_999,
 }
 """Whole, such a model would have 8 billion parameters."""
+
+
+SMALL = LARGE | {
+    "hidden_size": 64, "head_dim": 32, "mamba_d_ssm": 128, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16,
+}  # fmt: skip
 
 
 def settings(**values: object) -> LearnerConfig:
@@ -60,13 +67,29 @@ def test_architectures_that_compute_on_packed_rows_what_they_compute_alone_are_a
 
 @pytest.mark.parametrize(
     "config",
-    [GraniteConfig(**LARGE, logits_scaling=4.0), MambaConfig(hidden_size=32)],
+    [GraniteConfig(**LARGE, logits_scaling=4.0), FalconH1Config(**SMALL, lm_head_multiplier=1.0)],
     ids=lambda config: config.model_type,
 )
-def test_a_model_that_packing_would_break_is_refused(config: PreTrainedConfig, tmp_path: Path) -> None:
+def test_a_model_that_packing_would_break_is_refused(
+    config: PreTrainedConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "logit_scale", lambda text: 1.0)
+    monkeypatch.setattr(policy, "pack_mixers", lambda lm, row: 0)
     config.save_pretrained(tmp_path)
     with pytest.raises(InvalidArgument, match=r"model\.path: \w+ .*packed rows"):
         check_model(tmp_path, settings())
+
+
+def test_a_model_that_does_not_pass_the_layout_on_is_refused(tmp_path: Path) -> None:
+    MambaConfig(hidden_size=32).save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"model\.path: \w+ .*packed rows"):
+        check_model(tmp_path, settings())
+
+
+def test_recurrent_layers_and_sequence_parallelism_are_refused_together(tmp_path: Path) -> None:
+    FalconH1Config(**SMALL).save_pretrained(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"learner\.sequence_parallel_size: FalconH1\w+ .*FalconH1Mixer"):
+        check_model(tmp_path, settings(sequence_parallel_size=2, zero_stage=3))
 
 
 def test_a_model_that_caps_attention_scores_needs_an_implementation_that_can(tmp_path: Path) -> None:
