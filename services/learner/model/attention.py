@@ -88,27 +88,14 @@ def register_attention(implementation: str) -> str:
         group = layout.group if isinstance(layout, SharedLayout) else None
         if group is not None:
             query, key, value = (heads_for_tokens(x, group) for x in (query, key, value))
-        attend = partial(per_sequence, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
-        if s_aux is not None:
-            if implementation == "sdpa":
-                raise InvalidArgument(
-                    "learner.attention: sdpa cannot add the sinks of this model to its softmax; use auto or eager"
-                )
-            attend = partial(attend, sinks_H=s_aux)
-        if layout.output_R is None:
-            out_1RHD = attend(query, key, value).transpose(1, 2)
-        elif implementation == "sdpa" and softcap is None and _takes_all_at_once(query, layout):
-            q_THD, k_TKD, v_TKD = (_gather(x[0], layout.gathered_T) for x in (query, key, value))
-            out_THD = _flash(
-                q_THD, k_TKD, v_TKD, layout.starts_S, layout.longest, scaling=scaling, sliding_window=sliding_window
-            )
-            out_1RHD = out_THD.index_select(0, layout.output_R).unsqueeze(0)
+            s_aux = None if s_aux is None else s_aux.chunk(group.size)[group.index]
+        if implementation == "sdpa" and softcap is None and _takes_all_at_once(query, layout):
+            out_1RHD = _all_at_once(query, key, value, layout, scaling=scaling, sliding_window=sliding_window)
         else:
-            outputs = [
-                attend(*(_sequences(x[0], bucket_NL) for x in (query, key, value))).transpose(1, 2).flatten(0, 1)
-                for bucket_NL in layout.buckets
-            ]
-            out_1RHD = torch.cat(outputs).index_select(0, layout.output_R).unsqueeze(0)
+            attend = partial(per_sequence, scaling=scaling, sliding_window=sliding_window, softcap=softcap)
+            out_1RHD = _by_bucket(
+                attend if s_aux is None else partial(attend, sinks_H=s_aux), query, key, value, layout
+            )
         return (out_1RHD if group is None else tokens_for_heads(out_1RHD, group))[..., :width], None
 
     # transformers refuses some models with names that end in "sdpa".
@@ -125,6 +112,28 @@ def _refuse_unknown(others: dict[str, Any]) -> None:
         raise TypeError(f"its attention takes {', '.join(unknown)}, which attention over packed rows does not know")
 
 
+def _all_at_once(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, *, scaling: float | None, sliding_window: int | None
+) -> Tensor:
+    """Computes attention of all sequences of a row in one kernel, [1, R, H, V]."""
+    q_THD, k_TKD, v_TKD = (_gather(x[0], layout.gathered_T) for x in (query, key, value))
+    out_THD = _flash(
+        q_THD, k_TKD, v_TKD, layout.starts_S, layout.longest, scaling=scaling, sliding_window=sliding_window
+    )
+    return out_THD.index_select(0, layout.output_R).unsqueeze(0)
+
+
+def _by_bucket(attend: SequenceAttention, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+    """Computes attention of the sequences of each bucket of a row, [1, R, H, V]."""
+    if layout.output_R is None:
+        return attend(query, key, value).transpose(1, 2)
+    outputs = [
+        attend(*(_sequences(x[0], bucket_NL) for x in (query, key, value))).transpose(1, 2).flatten(0, 1)
+        for bucket_NL in layout.buckets
+    ]
+    return torch.cat(outputs).index_select(0, layout.output_R).unsqueeze(0)
+
+
 def _sequences(x_HRD: Tensor, bucket_NL: Tensor) -> Tensor:
     """Gathers the tokens of each sequence of a bucket, [N, H, L, D]."""
     return _gather(x_HRD, bucket_NL.flatten()).unflatten(0, bucket_NL.shape).transpose(1, 2)
@@ -138,8 +147,19 @@ def _gather(x_HRD: Tensor, indices_T: Tensor) -> Tensor:
 
 
 def _sdpa(
-    q: Tensor, k: Tensor, v: Tensor, *, scaling: float | None, sliding_window: int | None, softcap: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
+    if sinks_H is not None:
+        raise InvalidArgument(
+            "learner.attention: sdpa cannot add the sinks of this model to its softmax; use auto or eager"
+        )
     if softcap is not None:
         raise InvalidArgument(
             "learner.attention: sdpa cannot cap attention scores, but this model does; use auto or eager"
