@@ -59,7 +59,7 @@ def count(commands: LearnerCommands, folder: Path, stage: str) -> dict[str, Any]
     deepspeed_engine.gather_by_layer, deepspeed_settings._BUCKET_ELEMENTS = gather_by_layer, bucket_elements
     learner = commands.learner
     groups = make_groups(group_size=5)
-    for _ in range(2):  # The first pass of stage 3 records in which order parameters are used.
+    for _ in range(2 if number == "3" else 1):  # The first pass of stage 3 records the order of the parameters.
         record_gradient(learner, groups, folder / f"{stage}.safetensors")
     rows: list[Any] = []
     forward, accumulate = learner.engine.forward, learner.engine.accumulate
