@@ -86,8 +86,8 @@ async def client(setting: Setting) -> AsyncIterator[Client]:
 
 async def test_a_generator_answers_while_its_engine_starts_and_then_waits_for_weights(client: Client) -> None:
     slowest_s, loading_s, num_statuses = client.slowest_status_s, client.loading_s, client.num_statuses
-    # The machine may stand still for a part of the start.
-    assert num_statuses > 50 and slowest_s < loading_s / 2, (
+    # Workers promise an answer within a second. The machine may stand still for a part of the start.
+    assert num_statuses > 20 and slowest_s < max(1.0, loading_s / 2), (
         f"{num_statuses} calls of GetStatus took up to {slowest_s:.2f} s; the engine was up after {loading_s:.2f} s"
     )
     assert (await client.status()).status.state == worker_pb2.WORKER_STATE_STALE
