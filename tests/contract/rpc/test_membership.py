@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from shoal import errors
+from shoal.rpc import channel
 from shoal.rpc.auth import credentials
 from shoal.rpc.auth.credentials import Credentials
 from shoal.rpc.auth.permissions import Role
@@ -20,6 +21,12 @@ from tests.support.secured import Pki, secured_server
 from tests.support.worker_process import ScriptedWorker
 
 TIMEOUT_S = 120
+
+
+@pytest.fixture(autouse=True)
+def no_retries(monkeypatch):
+    """gRPC's retries take 1.5 s where nobody answers. Membership repeats its calls by itself."""
+    monkeypatch.setattr(channel, "service_config", lambda service: "{}")
 
 
 class Registry(coordinator_pb2_grpc.CoordinatorServiceServicer):

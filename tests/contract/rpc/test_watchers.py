@@ -30,7 +30,7 @@ async def test_every_watcher_that_reads_gets_every_event_in_order_beside_many_th
             await asyncio.sleep(pause_s)
         return sequence
 
-    watching = [asyncio.create_task(watch(0.05 if index % 2 else 0)) for index in range(NUM_READING)]
+    watching = [asyncio.create_task(watch(0.02 if index % 2 else 0)) for index in range(NUM_READING)]
     generator.may_sample.set()
     _, events = await cluster.finish(NUM_STEPS)
     for sequence in await asyncio.gather(*watching):

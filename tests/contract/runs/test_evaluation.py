@@ -93,7 +93,7 @@ async def test_each_source_of_questions_has_metrics_under_its_name(cluster: Clus
 
 
 async def test_all_answers_are_of_the_version_that_the_result_names(cluster: Cluster, model: Path) -> None:
-    generators = [ScriptedGenerator(cluster.plane, delay_s=0.1), ScriptedGenerator(cluster.plane, delay_s=0.02)]
+    generators = [ScriptedGenerator(cluster.plane, delay_s=0.05), ScriptedGenerator(cluster.plane, delay_s=0.01)]
     await cluster.add_all(*generators)
     settings = {"every_steps": 1, "samples_per_prompt": 4, "temperature": 0.7}
     run, events = await cluster.run_to_end(config(model, settings, grpo={"max_staleness": 2}, run={"num_steps": 6}))
@@ -198,7 +198,7 @@ async def test_an_evaluation_survives_the_loss_of_the_only_generator(cluster: Cl
 
 
 async def test_training_waits_for_answers_but_not_for_their_scores(cluster: Cluster, model: Path) -> None:
-    generator, reward = ScriptedGenerator(cluster.plane, delay_s=0.3), ScriptedReward()
+    generator, reward = ScriptedGenerator(cluster.plane, delay_s=0.15), ScriptedReward()
     await cluster.add_all(generator, rewards=(reward,))
     reward.held_source = "arithmetic@1"
     reward.may_score.clear()
@@ -212,7 +212,7 @@ async def test_training_waits_for_answers_but_not_for_their_scores(cluster: Clus
 
 
 async def test_checkpoints_and_pauses_are_answered_during_an_evaluation(cluster: Cluster, model: Path) -> None:
-    generator = ScriptedGenerator(cluster.plane, delay_s=0.8)
+    generator = ScriptedGenerator(cluster.plane, delay_s=0.4)
     await cluster.add_all(generator)
     await cluster.start(config(model, {}, run={"num_steps": 1}))
     await until_questions_arrive(generator, 1)

@@ -51,7 +51,7 @@ async def test_a_paused_run_is_evaluated_again_and_again_and_samples_nothing_for
 async def test_a_run_that_is_paused_in_a_step_publishes_it_to_be_evaluated(
     cluster: Cluster, model: Path, inflight_updates: bool
 ) -> None:
-    cluster.learner.step_s = 1.0
+    cluster.learner.step_s = 0.5
     generator = ScriptedGenerator(cluster.plane)
     await cluster.add_all(generator)
     weights = {"inflight_updates": inflight_updates}

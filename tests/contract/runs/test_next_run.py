@@ -32,14 +32,14 @@ async def test_a_run_waits_for_every_worker_that_restarts_for_it_and_loses_none(
     learner_left, generator_left = restart_at_configure(cluster.learner), restart_at_configure(leaving)
     await cluster.add_all(leaving)
     await cluster.add(ScriptedGenerator(cluster.plane), "generator-1")
-    await cluster.start(arithmetic_config(model, coordinator={"worker_timeout_s": 3}))
+    await cluster.start(arithmetic_config(model, coordinator={"worker_timeout_s": 1.5}))
     async with asyncio.timeout(120):
         await asyncio.gather(learner_left.wait(), generator_left.wait())
     await cluster.kill("generator-0")
     await cluster.add(ScriptedLearner(cluster.plane), "learner-1")
     await cluster.until("worker_joined", worker_id="learner-1")
     # Longer than the run waits for workers that are missing.
-    await asyncio.sleep(4)
+    await asyncio.sleep(2)
     assert (await cluster.run()).state == pb.RUN_STATE_STARTING, "the run did not wait for its second generator"
     await cluster.add(ScriptedGenerator(cluster.plane), "generator-2")
     _, events = await cluster.finish()
@@ -53,7 +53,7 @@ async def test_a_run_waits_for_every_worker_that_restarts_for_it_and_loses_none(
 async def test_a_worker_that_does_not_come_back_is_lost_and_the_run_continues_without_it(
     cluster: Cluster, model: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(arrivals, "RESTART_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(arrivals, "RESTART_TIMEOUT_S", 0.3)
     leaving = ScriptedGenerator(cluster.plane)
     restart_at_configure(leaving)
     await cluster.add_all(ScriptedGenerator(cluster.plane), leaving)
