@@ -83,7 +83,7 @@ class Template:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-        ours.recv(1)
+        assert ours.recv(1), "the process that imports the modules has ended"
         return cls(ours)
 
     @contextlib.contextmanager
@@ -101,9 +101,10 @@ class Template:
             yield
 
     def _can_start(self, given: Mapping[str, Any]) -> bool:
-        unusual = given["preexec_fn"] or given["pass_fds"] or given["shell"] or given["executable"]
+        unusual = any(given[name] for name in ("preexec_fn", "pass_fds", "shell", "executable"))
+        has_folder = given["cwd"] is None or Path(os.fsdecode(given["cwd"])).is_dir()
         python = _python_variables(os.environ if given["env"] is None else given["env"])
-        return not unusual and _is_known(given["args"]) and python == self._python
+        return not unusual and has_folder and _is_known(given["args"]) and python == self._python
 
     def _start(self, given: Mapping[str, Any]) -> None:
         popen = given["self"]
@@ -208,7 +209,7 @@ def _serve(connection: socket.socket) -> None:
                 importlib.import_module(CHILD).main()
             except _Executes as executes:
                 command = executes.command
-    if command[1] == "-m" and command[2] in NESTING:
+    if command[0] == PYTHON and command[2] in NESTING:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             ours.close()
@@ -239,7 +240,7 @@ def _run(command: list[str]) -> NoReturn:
     sys.orig_argv[:] = command
     code: object = 0
     try:
-        if command[1] == "-m":
+        if command[0] == PYTHON:
             sys.argv = command[2:]
             runpy.run_module(command[2], run_name="__main__", alter_sys=True)
         else:
