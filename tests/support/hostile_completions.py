@@ -7,8 +7,6 @@ from typing import Any
 
 LONG = 300_000
 """Characters. What takes time by their square takes hours."""
-ENDLESS = r"\boxed{\prod_{k=1}^{10^8} k}"
-"""An answer that computer algebra would evaluate for longer than any timeout."""
 TEXTS = {
     "empty": "",
     "many letters": "x" * LONG,
@@ -28,7 +26,7 @@ TEXTS = {
     "nul bytes": "\0" * 1000,
     "dots and commas": "1,.-" * (LONG // 4),
     "a tower of powers": r"\boxed{9^{9^{9^{9}}}}",
-    "an endless product": ENDLESS,
+    "an endless product": r"\boxed{\prod_{k=1}^{10^8} k}",
 }
 """By name of the attack."""
 

@@ -28,6 +28,7 @@ from shoal.wire import int32_to_wire, prompt_to_wire, score_from_wire
 from tests.support.configs import run_config
 from tests.support.processes import serving_process
 from tests.support.waiting import eventually
+from tests.support.warm_modules import TEMPLATE
 
 TEMPORARY = Path(tempfile.gettempdir())
 ALLOWED = Allowed(
@@ -148,7 +149,7 @@ def living(top: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in top.children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE:
+            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[:1] != [TEMPLATE]:
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

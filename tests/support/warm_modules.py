@@ -47,7 +47,9 @@ MODULES = (
 )
 IMPORTED_LATE = (
     "encodings.idna",
+    "langdetect",
     "math_verify",
+    "punkt",
     "services.coordinator.cli.run",
     "services.coordinator.cli.train_session",
     "services.coordinator.reporting.page.page",
@@ -57,7 +59,14 @@ IMPORTED_LATE = (
     "transformers.models.llama.tokenization_llama",
 )
 """What MODULES import when they need it."""
-NESTING = ("services.reward.environments.offline", "services.reward.offline", "tests.support.scripted_train")
+NESTING = (
+    "services.reward",
+    "services.reward.environments.offline",
+    "services.reward.offline",
+    "tests.support.scripted_train",
+)
+TEMPLATE = "template of forks"
+"""The command line of the child of one of NESTING that forks its other children."""
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _real_start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
@@ -213,6 +222,7 @@ def _serve(connection: socket.socket) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             ours.close()
+            _show([TEMPLATE])
             null = os.open(os.devnull, os.O_RDWR)
             for number in range(3):
                 os.dup2(null, number)

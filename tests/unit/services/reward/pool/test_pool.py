@@ -13,7 +13,6 @@ import pytest
 from services.reward.pool.pool import VerifierPool
 from shoal.errors import Unavailable
 from shoal.scores import ScoreOutcome
-from tests.support.hostile_completions import ENDLESS
 
 
 @pytest.fixture
@@ -61,9 +60,9 @@ async def test_a_completion_that_arrives_after_close_is_failed() -> None:
 
 
 async def test_a_completion_whose_process_dies_twice_is_failed() -> None:
-    pool = VerifierPool(num_processes=1, timeout_s=60.0, options={"math": {"timeout_s": 600.0}})
+    pool = VerifierPool(num_processes=1, timeout_s=60.0, options={"regex": {"timeout_s": 600.0}})
     await pool.start()
-    judging = asyncio.create_task(pool.judge("math", ENDLESS, "5"))
+    judging = asyncio.create_task(pool.judge("regex", "a" * 5000 + "!", r"\A(?:a|aa)+\Z"))
     for num_deaths in range(2):
         async with asyncio.timeout(60):
             running = 0
