@@ -21,7 +21,7 @@ class ErrorReason(StrEnum):
     ABORTED = "ABORTED"
     """The work was abandoned; the caller must start it again."""
     RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
-    """A queue or a disk is full."""
+    """A queue, a disk or memory is full."""
     UNAVAILABLE = "UNAVAILABLE"
     """The peer cannot be reached, or ended during the call."""
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"

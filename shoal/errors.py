@@ -104,7 +104,7 @@ class Retryable(ShoalError):
 
 
 class ResourceExhausted(Retryable):
-    """A queue or a disk is full. Retry after `retry_after_s`; None means that a retry does not help."""
+    """A queue, a disk or memory is full. Retry after `retry_after_s`; None means that a retry does not help."""
 
     default_reason = ErrorReason.RESOURCE_EXHAUSTED
 

@@ -5,7 +5,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +19,8 @@ from services.generator.plugin import BACKEND, ENGINE_MARK
 from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, num_listed
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
+from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
+from shoal.full_memory import says_out_of_memory
 from shoal.models.compute_dtype import settled_dtype
 from shoal.models.head_sizes import head_sizes
 from shoal.models.model_folder import tokenizer_folder
@@ -113,8 +114,9 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     """Starts the engine's processes and loads the model, which takes from seconds to minutes.
 
     Raises `InvalidArgument` for a model or a setting that vLLM refuses, `FailedPrecondition` if the paths of the
-    engine's sockets are too long in every folder, `Internal` if the engine logs another reason, and `Unavailable`
-    (ENGINE_DEAD) if a process of the engine ends without an error, for example because it was killed.
+    engine's sockets are too long in every folder, `ResourceExhausted` if memory is full, `Internal` if the engine logs
+    another reason, and `Unavailable` (ENGINE_DEAD) if a process of the engine ends without an error, for example
+    because it was killed.
     """
     model = checked_model(config)
     trusts = config.model.trust_remote_code
@@ -158,11 +160,23 @@ def start_vllm(config: RunConfig) -> StartedVllm:
                 f"vLLM refuses the model or the settings: {error}", reason=ErrorReason.ENGINE_REFUSED
             ) from error
         except RuntimeError as error:
-            if not (logged := _lines(error_file)):
-                raise Unavailable(
-                    f"a process of vLLM's engine ended while it started: {error}", reason=ErrorReason.ENGINE_DEAD
-                ) from error
-            raise Internal(f"vLLM's engine did not start: {logged[0]}", reason=ErrorReason.ENGINE_FAILED) from error
+            raise _not_started(error, _lines(error_file)) from error
+
+
+def _not_started(error: RuntimeError, logged: Sequence[str]) -> ShoalError:
+    """Makes the error of an engine that did not start, from the errors that its processes have logged."""
+    if not logged:
+        return Unavailable(
+            f"a process of vLLM's engine ended while it started: {error}", reason=ErrorReason.ENGINE_DEAD
+        )
+    why = f"vLLM's engine did not start: {logged[0]}"
+    if not says_out_of_memory(logged[0]):
+        return Internal(why, reason=ErrorReason.ENGINE_FAILED)
+    return ResourceExhausted(
+        f"{why}; lower generator.gpu_memory_utilization, or raise generator.tensor_parallel_size; with "
+        "launch.single_gpu, also lower learner.pack_tokens",
+        reason=ErrorReason.ENGINE_FAILED,
+    )
 
 
 def _settle_kernels(config: RunConfig, *, on_cpu: bool) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from services.learner.commands import LearnerCommands
+from services.learner.model.machine_errors import memory_cure
 from services.learner.ranks.process_group import IDLE_S, Command
 from shoal.errors import Internal, ShoalError
 
@@ -132,7 +133,9 @@ class TorchThread:
     def _die(self, error: BaseException) -> None:
         if not self._death:
             _log.error("the learner cannot continue", exc_info=error)
-            self._death = f"the learner cannot continue: {self._explain(f'{type(error).__name__}: {error}')}"
+            self._death = (
+                f"the learner cannot continue: {self._explain(f'{type(error).__name__}: {error}{memory_cure(error)}')}"
+            )
             self._on_death(self._death)
 
     @contextmanager

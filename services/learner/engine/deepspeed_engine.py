@@ -9,6 +9,7 @@ halves the traffic and saves a second copy in the backward pass. Ranks add gradi
 Frozen parameters have no gradient, no optimizer state and no place in a checkpoint.
 """
 
+import errno
 import math
 import re
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from services.learner.model.policy import Policy
 from services.learner.model.transfers import RowQueue
 from services.learner.model.weights import list_weights, whole_shape
 from shoal.config.tables.learner import LearnerConfig
+from shoal.full_memory import is_out_of_memory
 from shoal.models.file_names import FileNames
 
 _TAG = "state"
@@ -278,4 +280,7 @@ class _Storage(deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine.Torch
             self.error = error
         except RuntimeError as error:
             # When a write fails, torch's writer raises an error of its own; the OSError is its context.
-            self.error = error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error))
+            if isinstance(error.__context__, OSError):
+                self.error = error.__context__
+            else:
+                self.error = OSError(errno.ENOMEM if is_out_of_memory(error) else None, str(error))

@@ -19,6 +19,7 @@ from torch import nn
 
 from services.learner.engine.deepspeed_settings import deepspeed, start_deepspeed
 from services.learner.model.language_model import load_whole, make_empty, read_config
+from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.weight_files import WeightFiles, find_weight_files
 from services.learner.model.weights import whole_shape
 from services.learner.ranks.process_group import ProcessGroup
@@ -46,8 +47,8 @@ def load_model(
 
     `sharding` is DeepSpeed's `zero_optimization`. At every stage, transformers loads the whole model into host memory
     if the model is quantized, or if files and parameters differ in form; at stage 3 a difference in form is logged as a
-    warning. Call this function on all ranks. Raises `InvalidArgument`, on every rank alike, for a folder that cannot be
-    loaded.
+    warning. Call this function on all ranks. Raises, on every rank alike, `InvalidArgument` for a folder that cannot be
+    loaded, and `ResourceExhausted` if a rank has too little memory.
     """
     shards = sharding["stage"] == 3
     if shards:
@@ -200,5 +201,6 @@ def _copy_buffers(lm: nn.Module, files: WeightFiles, device: torch.device) -> No
 def _reading(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, MemoryError, SafetensorError) as error:
+        raise_machine_error(error)
         raise InvalidArgument(f"model.path: {folder} cannot be read: {error}") from error

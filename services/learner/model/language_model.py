@@ -9,13 +9,14 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 
+from services.learner.model.machine_errors import raise_machine_error
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
 from shoal.models.remote_code import reason_of
 
 # On a CPU each import of bitsandbytes logs the advice to install a faster kernel from the internet.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-_LOADING_ERRORS = (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError)
+_LOADING_ERRORS = (OSError, ValueError, RuntimeError, MemoryError, SafetensorError, StrictDataclassError)
 
 
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -46,7 +47,7 @@ def load_whole(
     """Loads a causal language model with all its weights into host memory, without dropout.
 
     With `quantization` all linear layers but the output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
-    `InvalidArgument` when the folder contains no such model.
+    `InvalidArgument` when the folder contains no such model, and `ResourceExhausted` when memory is full.
     """
     from transformers import BitsAndBytesConfig
     from transformers.utils import logging as transformers_logging
@@ -63,6 +64,7 @@ def load_whole(
             folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code, **options
         )
     except _LOADING_ERRORS as error:
+        raise_machine_error(error)
         raise _not_loaded(folder, error) from error
     for module in lm.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):

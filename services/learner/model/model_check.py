@@ -10,6 +10,7 @@ from torch import nn
 
 from services.learner.model.attention import choose_attention, register_attention
 from services.learner.model.language_model import auto_class, make_empty, read_config
+from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.mixers import find_mixers
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
@@ -64,7 +65,8 @@ def _check_packing(config: Any, attention: str, *, trust_remote_code: bool) -> N
         lm = _small_model(config, trust_remote_code=trust_remote_code)
         name = type(lm).__name__
         alone, packed = _logprobs_alone_and_packed(lm, attention)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
+        raise_machine_error(error)
         raise InvalidArgument(f"model.path: {name} fails on packed rows, so use another model: {error}") from error
     difference = float((packed - alone).abs().max())
     if not difference <= _MAX_DIFFERENCE:

@@ -10,12 +10,20 @@ from pathlib import Path
 
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, ResourceExhausted, ShoalError
+from shoal.full_memory import is_out_of_memory
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def storage_error(error: OSError, folder: Path) -> ShoalError:
-    """Makes the error for a failed write: `ResourceExhausted` for a full disk, otherwise `FailedPrecondition`."""
+    """Makes the error for a failed write: `ResourceExhausted` for a full disk or full memory, otherwise
+    `FailedPrecondition`.
+    """
+    if is_out_of_memory(error):
+        return ResourceExhausted(
+            f"the learner's memory is full, so {folder} cannot be written: use a machine with more memory, or raise "
+            f"launch.num_learner_ranks with learner.zero_stage 3. The error: {error.strerror}"
+        )
     if error.errno in _FULL or _is_full(folder):
         return ResourceExhausted(
             f"the disk of {folder} is full: free some space, or give the learner another --data-dir",
@@ -35,7 +43,7 @@ def _is_full(folder: Path) -> bool:
 
 @contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
-    """Turns an OSError inside the context into `ResourceExhausted` (full disk) or `FailedPrecondition`."""
+    """Turns an OSError inside the context into `ResourceExhausted` (full disk or memory) or `FailedPrecondition`."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ from services.reward.process.child_process import ChildProcess
 from services.reward.process.frames import Message
 from services.reward.process.supervisor import Supervisor
 from shoal.config.tables.reward_model import RewardModelConfig
-from shoal.errors import InvalidArgument, Unavailable
+from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError, Unavailable
 from shoal.scores import ScoreOutcome
 
 _RUNNER = "services.reward.model.runner"
@@ -55,7 +55,7 @@ class ModelProcess:
         """The current process, or the last one."""
         self._label: int | None = None
         """The index of the label that is the reward, once the model is loaded. A failed first start is not repeated."""
-        self._is_refused = False
+        self._start_error: type[ShoalError] = Unavailable
         self._waiting: deque[_Item] = deque()
         self._in_flight: dict[int, _Item] = {}
         """The questions in flight, by position in the batch."""
@@ -70,13 +70,16 @@ class ModelProcess:
         return self._process.pid if self._process else 0
 
     async def start(self) -> int:
-        """Starts the process, and waits for the model. Returns the index of the label that is the reward. Raises
-        `InvalidArgument` if the process refuses settings or model, else `Unavailable`."""
+        """Starts the process, and waits for the model. Returns the index of the label that is the reward.
+
+        Raises `InvalidArgument` if the process refuses settings or model, `ResourceExhausted` if the model does not fit
+        memory, else `Unavailable`.
+        """
         process = await self._processes.add()
         await process.settled.wait()
         if self._label is not None:
             return self._label
-        raise (InvalidArgument if self._is_refused else Unavailable)(process.why_ended)
+        raise self._start_error(process.why_ended)
 
     async def answer(self, question: Question) -> Answer:
         """Waits for the model's answer. Raises `ModelFailed`, and `Unscorable` if the model cannot take this question.
@@ -157,7 +160,7 @@ class ModelProcess:
                 self._label = message["label"]
                 self._dispatch()
             case "refused":
-                self._is_refused = True
+                self._start_error = ResourceExhausted if message["is_full"] else InvalidArgument
                 process.kill(message["why"])
             case "answered":
                 for answer in message["answers"]:

@@ -16,7 +16,8 @@ from services.reward.model.question import Question
 from services.reward.process.frames import Message, encode_frame, read_frame, take_pipes
 from shoal.chat_templates.rendering import Unrendered
 from shoal.config.tables.reward_model import RewardModelConfig
-from shoal.errors import InvalidArgument, ShoalError
+from shoal.errors import InvalidArgument, ResourceExhausted, ShoalError
+from shoal.full_memory import is_out_of_memory
 from shoal.models.compute_dtype import settled_dtype
 from shoal.models.remote_code import reason_of
 from shoal.models.reward_model import describe_reward_model, rendered
@@ -47,7 +48,8 @@ def main() -> None:
     try:
         runner = Runner(RewardModelConfig.model_validate(settings["config"]))
     except ShoalError as error:
-        answers.write(encode_frame({"event": "refused", "why": error.message}))
+        is_full = isinstance(error, ResourceExhausted)
+        answers.write(encode_frame({"event": "refused", "why": error.message, "is_full": is_full}))
         return
     answers.write(encode_frame({"event": "ready", "label": runner.label}))
     while (batch := read_frame(batches)) is not None:
@@ -59,7 +61,8 @@ class Runner:
     """A sequence classification model with its tokenizer."""
 
     def __init__(self, config: RewardModelConfig) -> None:
-        """Raises `InvalidArgument` that names the field of `reward.model` at fault."""
+        """Raises `InvalidArgument` that names the field of `reward.model` at fault, or `ResourceExhausted` if the model
+        does not fit memory."""
         if importlib.util.find_spec("torch") is None:
             raise InvalidArgument(NO_TORCH)
         self._config = config
@@ -199,6 +202,8 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
         )
     except Exception as error:  # transformers passes on all errors of its parsers
         line = reason_of(error).splitlines()[0]
+        if is_out_of_memory(error):
+            raise _no_memory(config, line) from None
         raise InvalidArgument(f"reward.model.path: no model can be loaded from {folder}: {line}") from None
     own = str(model.dtype).removeprefix("torch.")
     model.to(getattr(torch, settled_dtype("reward.model.dtype", config.dtype, own, on_cpu=config.device == "cpu")))
@@ -212,7 +217,16 @@ def _load(config: RewardModelConfig, folder: Any) -> Any:
         return model.to(config.device).eval()
     except RuntimeError as error:
         line = str(error).strip().splitlines()[0]
+        if is_out_of_memory(error):
+            raise _no_memory(config, line) from None
         raise InvalidArgument(f"reward.model.device: {config.path} cannot be put on {config.device}: {line}") from None
+
+
+def _no_memory(config: RewardModelConfig, line: str) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"reward.model.device: {config.path} does not fit the free memory: {line}; set reward.model.device to another "
+        "device, reward.model.dtype to bfloat16, or reward.model.path to a smaller model"
+    )
 
 
 if __name__ == "__main__":

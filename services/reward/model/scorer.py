@@ -47,7 +47,7 @@ class ModelScorer:
         return "" if self._config.is_given else f"the verifier needs a reward model; {MISSING}"
 
     async def start(self) -> None:
-        """Returns when the model answers. Raises `InvalidArgument` or `Unavailable` with the reason if it does not."""
+        """Returns when the model answers. Raises the error of the model's `start` if it does not."""
         if self._config.is_given:
             self._model = ModelProcess(self._config) if self._config.path else ModelEndpoint(self._config)
             self._label = await self._model.start()

@@ -13,12 +13,13 @@ from services.generator.vllm_start import (
     _check_fits_cpu,
     _check_sockets_fit,
     _engine_arguments,
+    _not_started,
     _settle_kernels,
     prepare_environment,
 )
 from shoal.config import parse_config
 from shoal.error_reasons import ErrorReason
-from shoal.errors import FailedPrecondition, InvalidArgument
+from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, Unavailable
 from shoal.suggest.memory import GIB
 from tests.support.configs import run_config
 from tests.support.library_source import class_of, fields_of, source_of
@@ -214,3 +215,12 @@ def test_sockets_are_in_a_folder_whose_path_is_short_enough(monkeypatch: pytest.
     prepare_environment()
     with pytest.raises(FailedPrecondition, match="VLLM_RPC_BASE_PATH"):
         _check_sockets_fit()
+
+
+def test_an_engine_without_enough_memory_says_which_fields_to_change() -> None:
+    died = RuntimeError("Engine core initialization failed")
+    full = _not_started(died, ["OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."])
+    assert type(full) is ResourceExhausted and full.reason == ErrorReason.ENGINE_FAILED, full
+    assert "generator.gpu_memory_utilization" in full.message and "2.00 GiB" in full.message, full.message
+    assert type(_not_started(died, ["KeyError: 'lm_head'"])) is Internal
+    assert type(_not_started(died, [])) is Unavailable

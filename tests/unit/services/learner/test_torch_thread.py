@@ -124,3 +124,16 @@ def test_the_other_ranks_learn_whether_they_are_started_again(restarts: bool, fa
     thread.start()
     assert thread.close(60, restarts=restarts)
     assert sent == [farewell]
+
+
+def test_a_step_without_enough_memory_says_which_fields_to_change() -> None:
+    def fail(commands: Any) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    deaths: list[str] = []
+    thread = TorchThread(lambda: commands_of(), deaths.append)
+    running = thread.submit(Command.TRAIN_STEP, b"", fail)
+    thread.start()
+    with pytest.raises(Internal, match=r"2\.00 GiB\..*learner\.pack_tokens"):
+        running.result(timeout=60)
+    assert thread.close(10) and len(deaths) == 1, deaths

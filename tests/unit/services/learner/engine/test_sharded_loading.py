@@ -1,16 +1,21 @@
 """Models whose shards can be read from their files, and models that transformers has to load."""
 
+import errno
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from services.learner.engine.sharded_loading import shard_obstacle
+from services.learner.engine import sharded_loading
+from services.learner.engine.sharded_loading import load_model, shard_obstacle
+from services.learner.model.weight_files import WeightFiles
+from shoal.errors import InvalidArgument, ResourceExhausted
 from tests.support.tiny_model import make_tiny_model
 
 
@@ -83,3 +88,73 @@ def test_a_model_whose_files_have_another_form_is_named(
     change(tmp_path)
     obstacle = shard_obstacle(tmp_path) or "none"
     assert re.search(reason, obstacle), obstacle
+
+
+class Alone:
+    """The process group of a single rank."""
+
+    rank, device = 0, torch.device("cpu")
+    raising_on_all = staticmethod(nullcontext)
+
+    def all_gather(self, own: bytes) -> list[bytes]:
+        return [own]
+
+
+def _load(folder: Path) -> Any:
+    group: Any = Alone()
+    return load_model(folder, torch.float32, sharding={"stage": 0}, process_group=group)
+
+
+def _failing(error: Exception) -> Callable[..., Any]:
+    def fail(*values: Any, **options: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def _host_error() -> Exception:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**58)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        _host_error(),
+        MemoryError("Unable to allocate"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_full_memory_is_no_fault_of_the_model_and_names_the_fields_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_mapped: bool
+) -> None:
+    make_tiny_model(tmp_path)
+    if not is_mapped:
+        _as_bin(tmp_path)
+    kind = AutoModelForCausalLM
+    monkeypatch.setattr(*((sharded_loading, "make_empty") if is_mapped else (kind, "from_pretrained")), _failing(error))
+    monkeypatch.setattr(sharded_loading, "shard_obstacle", lambda *values, **options: None if is_mapped else "no files")
+    with pytest.raises(ResourceExhausted) as full:
+        _load(tmp_path)
+    for part in ("launch.num_learner_ranks", "learner.zero_stage", "generator.gpu_memory_utilization", str(error)):
+        assert part in full.value.message, f"{part} is missing: {full.value.message}"
+
+
+def test_a_broken_gpu_is_no_fault_of_the_model_and_an_unreadable_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_model(tmp_path)
+    monkeypatch.setattr(sharded_loading, "shard_obstacle", lambda *values, **options: None)
+    monkeypatch.setattr(
+        WeightFiles, "tensor", _failing(torch.AcceleratorError("CUDA error: unspecified launch failure"))
+    )
+    with pytest.raises(torch.AcceleratorError, match="launch failure"):
+        _load(tmp_path)
+    monkeypatch.setattr(WeightFiles, "tensor", _failing(RuntimeError("the shapes differ")))
+    with pytest.raises(InvalidArgument, match=r"model\.path.*the shapes differ"):
+        _load(tmp_path)

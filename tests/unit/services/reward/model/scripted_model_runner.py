@@ -1,6 +1,7 @@
 """A stand-in for the process of a reward model, started as a module with the pid of its parent.
 
-`reward.model.path` is a folder that contains the script. Its file `start` decides how a start ends: "refuse" or "die".
+`reward.model.path` is a folder that contains the script. Its file `start` decides how a start ends: "refuse", "full"
+or "die".
 The text of a question decides how the question ends: "die", "hang", "once" (the process dies the first time),
 "refuse" or "raise". Any other text gets its length as the logit. The file `batches` lists the size of each batch.
 """
@@ -22,8 +23,9 @@ def main() -> None:
     assert settings is not None
     folder = Path(settings["config"]["path"])
     start = (folder / "start").read_text() if (folder / "start").exists() else ""
-    if start == "refuse":
-        answers.write(encode_frame({"event": "refused", "why": "reward.model.path: not to my taste"}))
+    if start in ("refuse", "full"):
+        why = "reward.model.path: not to my taste"
+        answers.write(encode_frame({"event": "refused", "why": why, "is_full": start == "full"}))
         return
     if start == "die":
         os._exit(3)

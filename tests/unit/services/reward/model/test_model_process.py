@@ -15,7 +15,7 @@ from services.reward.model import model_process
 from services.reward.model.model_process import ModelProcess
 from services.reward.model.question import Answer, ModelFailed
 from shoal.config.tables.reward_model import RewardModelConfig
-from shoal.errors import InvalidArgument, Unavailable
+from shoal.errors import InvalidArgument, ResourceExhausted, Unavailable
 
 Make = Callable[..., ModelProcess]
 Result = Answer | BaseException
@@ -110,6 +110,12 @@ async def test_a_refused_model_is_an_error_of_the_start(make: Make, tmp_path: Pa
     model = make()
     with pytest.raises(InvalidArgument, match="not to my taste"):
         await model.start()
+
+
+async def test_a_model_that_memory_is_too_small_for_is_no_invalid_setting(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "start").write_text("full")
+    with pytest.raises(ResourceExhausted, match="not to my taste"):
+        await make().start()
 
 
 async def test_a_process_that_exits_during_the_start_is_an_error_of_the_start(make: Make, tmp_path: Path) -> None:
