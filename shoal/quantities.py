@@ -9,6 +9,11 @@ def counted(number: float, noun: str, spec: str = "") -> str:
     return f"{number:{spec}} {noun if number == 1 else plural}"
 
 
+def format_range(noun: str, first: int, last: int) -> str:
+    """Formats numbered things: "train step 7", "train steps 7 to 9"."""
+    return f"{noun} {first}" if last <= first else f"{noun}s {first} to {last}"
+
+
 def format_bytes(num_bytes: float) -> str:
     """Formats a size in the largest unit that gives at least 1: "1.5 GiB"."""
     unit = next((number for number in range(len(_UNITS)) if num_bytes < 1024 ** (number + 1)), len(_UNITS) - 1)

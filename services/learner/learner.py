@@ -100,7 +100,7 @@ class Learner:
         self.kl_coef = config.kl.coef
         """The weight of the KL in the loss. The weight is adapted after each step if `kl.target` is set."""
         self.after_row: Callable[[], None] = lambda: None
-        """Is called after the backward pass of each row."""
+        """Is called after the passes of a model over a row: forward and backward, or forward alone."""
 
     @property
     def export_dtype(self) -> str:
@@ -217,6 +217,7 @@ class Learner:
                 scored = self.engine.forward(row.to(self.process_group.device), temperature)
                 is_token_C = row.at_C >= 0
                 scored_2N[:, row.at_C[is_token_C]] = torch.stack(scored).cpu()[:, is_token_C]
+                self.after_row()
         logprobs_N, entropies_N = self.process_group.all_reduce(scored_2N).float()
         return Survey(logprobs_N, entropies_N, tokens)
 
@@ -239,6 +240,7 @@ class Learner:
                 reference_C = None
                 if self._measures_kl:
                     reference_C = self.require_reference().logprobs(row, temperature)
+                    self.after_row()
                 logprobs_C, entropy_C = self.engine.forward(row, temperature)
                 tokens = LossTokens.of(row_on_cpu.stretches, mini_batch.num_completions)
                 result = row_loss(
@@ -330,6 +332,7 @@ class Learner:
             logprobs_C = model(row.to(process_group.device), temperature).float().cpu()
             for chunk in mine:
                 scored[starts[chunk.start] : starts[chunk.stop]] = logprobs_C
+            self.after_row()
         return [part.numpy() for part in process_group.all_reduce(scored).float().split(lengths)]
 
     def require_reference(self) -> Reference:

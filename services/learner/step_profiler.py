@@ -21,7 +21,8 @@ from shoal.paths import step_name
 from shoal.rollout import WeightVersion
 
 MAX_LAYER_ROWS = 2000
-"""The most rows of a recording, times the layers of the model: about two million operations, or 3 GiB.
+"""The most rows of a recording, times the layers of the model: about two million operations, or 3 GiB. A row counts
+once for each model that reads it in a pass, also if there is no backward pass.
 
 While torch processes them, for some seconds, no other thread of the process runs, and heartbeats stop."""
 _COMPRESSION = 1
@@ -39,7 +40,7 @@ class Profile:
     version: WeightVersion
     """The version after the last step."""
     is_partial: bool
-    """Whether the traces end within the last step, since more rows would be too many."""
+    """Whether the traces end early, within the last step or after it, since more rows would be too many."""
 
 
 @dataclass
@@ -49,9 +50,12 @@ class _Recording:
     """Steps that are still to be recorded."""
     num_rows_left: int = 0
     is_partial: bool = False
-    """Whether the profiler was stopped within a step, which is the last one then."""
+    """Whether the profiler was stopped early, because of many rows."""
+    is_in_step: bool = False
     first_version: WeightVersion | None = None
     """The version before the first recorded step; None before that step."""
+    version: WeightVersion | None = None
+    """The version after the last recorded step that has ended."""
     profiler: Any = field(default_factory=lambda: profile(activities=_activities()))
     future: "Future[Profile]" = field(default_factory=Future)
 
@@ -98,15 +102,20 @@ class StepProfiler:
             recording.first_version = learner.version
             recording.num_rows_left = max(1, MAX_LAYER_ROWS // learner.lm.config.get_text_config().num_hidden_layers)
             recording.profiler.start()
+        recording.is_in_step = True
         with record_function(f"train step {learner.version.policy_version + 1}"):
             yield
+        recording.is_in_step = False
         recording.num_left -= 1
+        recording.version = learner.version
         if not recording.num_left:
-            self._recording = None
-            self._finish(recording, recording.first_version, learner.version)
+            self._finish(recording)
 
     def after_row(self) -> None:
-        """Ends a recording that has too many rows. Call it after each row of a step."""
+        """Ends a recording that has too many rows, at the end of the step if one is under way.
+
+        Call it after the passes of a model over a row. Every rank has the same number of rows.
+        """
         recording = self._recording
         if recording is None or recording.first_version is None or recording.is_partial:
             return
@@ -114,8 +123,13 @@ class StepProfiler:
         if not recording.num_rows_left:
             recording.profiler.stop()
             recording.is_partial, recording.num_left = True, 1
+            if not recording.is_in_step:
+                self._finish(recording)
 
-    def _finish(self, recording: _Recording, first_version: WeightVersion, version: WeightVersion) -> None:
+    def _finish(self, recording: _Recording) -> None:
+        self._recording = None
+        first_version, version = recording.first_version, recording.version
+        assert first_version is not None and version is not None, "a step has ended"
         if not recording.is_partial:
             recording.profiler.stop()
         name, group = step_name(first_version.policy_version + 1), self._process_group

@@ -838,8 +838,8 @@ class ProfileRunResponse(_message.Message):
     last_step: _builtins.int
     """The last recorded step. Steps that were not applied have no number."""
     is_partial: _builtins.bool
-    """Whether the traces end within the last recorded step, because more rows
-    would take too much of the learner's time and memory.
+    """Whether the traces end early, within the last recorded step or after it,
+    because more rows would take too much of the learner's time and memory.
     """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

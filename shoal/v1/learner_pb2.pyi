@@ -1029,8 +1029,8 @@ class ProfileResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     IS_PARTIAL_FIELD_NUMBER: _builtins.int
     is_partial: _builtins.bool
-    """Whether the traces end within the last recorded step, because more rows
-    would take too much of the learner's time and memory.
+    """Whether the traces end early, within the last recorded step or after it,
+    because more rows would take too much of the learner's time and memory.
     """
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

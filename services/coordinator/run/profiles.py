@@ -7,7 +7,7 @@ from services.coordinator.store.run_record import RunState
 from services.coordinator.workers.learner_client import LearnerClient, Profile
 from shoal.error_reasons import ErrorReason
 from shoal.errors import Aborted, FailedPrecondition, ShoalError, Unavailable
-from shoal.quantities import counted
+from shoal.quantities import counted, format_range
 
 
 class Profiles:
@@ -45,9 +45,10 @@ class Profiles:
                 raise
             raise self._dropped(error.message) from error
         first, last = profile.first_step, profile.last_step
+        ranks = counted(len(profile.paths), "rank")
         self._run.events.add(
             "profile",
-            f"train steps {first} to {last} are recorded by {counted(len(profile.paths), 'rank')}: {profile.paths[0]}",
+            f"{ranks} recorded {format_range('train step', first, last)}: {profile.paths[0]}",
             paths=list(profile.paths),
             first_step=first,
             last_step=last,

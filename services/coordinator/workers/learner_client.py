@@ -58,7 +58,7 @@ class Profile:
     first_step: int
     last_step: int
     is_partial: bool
-    """Whether the traces end within the last step."""
+    """Whether the traces end early, within the last step or after it."""
 
 
 class LearnerClient:

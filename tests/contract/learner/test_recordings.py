@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.learner import step_profiler
+from services.learner import learner, step_profiler
 from shoal.error_reasons import ErrorReason
 from shoal.errors import (
     DeadlineExceeded,
@@ -18,7 +18,7 @@ from shoal.errors import (
 )
 from shoal.v1 import learner_pb2
 from shoal.wire import version_from_wire
-from tests.support.learner_client import TIMEOUT_S, Client
+from tests.support.learner_client import CANARY, TIMEOUT_S, Client
 from tests.support.served_learner import client as client
 from tests.support.small_disk import small_disk
 from tests.support.waiting import eventually
@@ -70,7 +70,7 @@ async def test_a_trace_has_the_recorded_steps_with_their_operations_and_no_other
 
 
 async def test_a_recording_of_too_many_rows_ends_within_a_step(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_profiler, "MAX_LAYER_ROWS", 4)  # Two rows of two layers.
+    monkeypatch.setattr(step_profiler, "MAX_LAYER_ROWS", 8)  # Policy and reference read two rows; they have two layers.
     first = (await client.version()).policy_version + 1
     recording = await begin_profile(client, num_steps=5)
     await train_once(client, "many rows")
@@ -79,6 +79,40 @@ async def test_a_recording_of_too_many_rows_ends_within_a_step(client: Client, m
     names = [event["name"] for event in events_of(response.paths[0])]
     assert names.count("TokenLogprobsBackward") == 2, "it has the backward passes of two rows"
     assert "aten::_fused_adamw_" not in names, "it has the optimizer's step after all rows"
+
+
+async def test_rows_of_a_survey_and_of_a_reference_count_in_a_recording(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for surveys in (True, False):
+        monkeypatch.setattr(learner, "needs_survey", lambda config, surveys=surveys: surveys)
+        monkeypatch.setattr(step_profiler, "MAX_LAYER_ROWS", 2)  # One row of two layers.
+        recording = await begin_profile(client)
+        await train_once(client, f"surveys-{surveys}")
+        response = await recording
+        assert response.is_partial, response
+        names = {event["name"] for event in events_of(response.paths[0])}
+        assert "aten::embedding" in names, "it has the first pass"
+        assert "TokenLogprobsBackward" not in names, "it has a row that is trained on after the first pass"
+
+
+async def test_log_probabilities_between_two_steps_count_and_end_a_recording(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_profiler, "MAX_LAYER_ROWS", 200)
+    first = (await client.version()).policy_version + 1
+    recording = await begin_profile(client, num_steps=2)
+    await train_once(client, "recorded once")
+    assert not recording.done(), "it ended after one of two steps"
+    for _ in range(100):
+        await client.logprobs(CANARY)
+        if recording.done():
+            break
+    response = await recording
+    assert response.is_partial and version_from_wire(response.version).policy_version == first, response
+    names = [event["name"] for event in events_of(response.paths[0])]
+    assert "aten::_fused_adamw_" in names, "it lacks the step"
+    await train_once(client, "not recorded")
 
 
 @pytest.mark.parametrize("num_steps", [-1, 0, 11])

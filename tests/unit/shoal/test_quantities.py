@@ -1,6 +1,6 @@
 import pytest
 
-from shoal.quantities import counted, format_bytes, format_duration
+from shoal.quantities import counted, format_bytes, format_duration, format_range
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,9 @@ def test_a_size_has_the_largest_unit_that_it_fills(num_bytes: int, text: str) ->
 )
 def test_a_duration_has_its_two_largest_units(duration_s: float, text: str) -> None:
     assert format_duration(duration_s) == text
+
+
+def test_a_range_of_one_is_not_plural() -> None:
+    assert format_range("train step", 7, 9) == "train steps 7 to 9"
+    assert format_range("train step", 7, 7) == "train step 7"
+    assert format_range("train step", 7, 6) == "train step 7", "a step that was not applied has no number"

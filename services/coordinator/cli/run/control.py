@@ -24,7 +24,7 @@ from services.coordinator.cli.shared.options import (
     update_request,
 )
 from services.coordinator.cli.shared.output import Output, print_message, print_pairs
-from shoal.quantities import counted
+from shoal.quantities import counted, format_range
 
 _ResumedRun = Annotated[
     str,
@@ -170,11 +170,12 @@ def profile(
     if output is Output.JSON:
         print_message(response)
         return
-    first, last = response.first_step, response.last_step
-    print(f"train steps {first} to {last} are recorded; https://ui.perfetto.dev shows the files:")
+    steps = format_range("train step", response.first_step, response.last_step)
+    print(f"recorded {steps}; https://ui.perfetto.dev shows the files:")
     print("\n".join(response.paths))
     if response.is_partial:
-        print(f"the files end within step {last}, since a recording has a limited number of rows")
+        last = response.last_step
+        print(f"the files end within step {last} or soon after it, since a recording has a limited number of rows")
 
 
 def _set(overrides: Sequence[str]) -> list[str]:
