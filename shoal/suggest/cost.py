@@ -90,7 +90,8 @@ class StepTime:
 def step_time(config: RunConfig, shape: ModelShape, rates: Rates) -> StepTime:
     """Estimates the time of a step, with completions and prompts of mean length.
 
-    Counts trained tokens as `learner_tokens_per_second_step` does: a prompt with each completion.
+    Counts trained tokens as `learner_tokens_per_second_step` does: a prompt with each completion. The configuration has
+    the values that the learner chooses on its device (`fit_rows`).
     """
     mean_tokens = config.sampling.max_completion_tokens * rates.length_share
     mean_prompt = config.data.max_prompt_tokens * rates.prompt_share
@@ -130,7 +131,11 @@ def pass_bytes(config: RunConfig, shape: ModelShape, num_sequences: float, conte
 
 def operations_per_token(config: RunConfig) -> int:
     """Returns the operations per parameter and trained token: forward, backward, the second forward of checkpointing,
-    and the forward of the reference. A frozen model skips the gradients of its weights, half of the backward pass."""
+    and the forward of the reference.
+
+    `learner.gradient_checkpointing` must be set. A frozen model skips the gradients of its weights, half of the
+    backward pass.
+    """
     trained = 4 if config.learner.lora.is_on else 6
     checkpointing = 2 if config.learner.gradient_checkpointing else 0
     return trained + checkpointing + (2 if config.kl.needs_reference else 0)
@@ -139,12 +144,17 @@ def operations_per_token(config: RunConfig) -> int:
 def rates_of_run(folder: Path) -> Rates:
     """Computes the rates of a run from its `config.json` and `metrics.jsonl`: medians over all steps but the first.
 
+    Whether the learner recomputed activations, if the configuration leaves it open, is in `logs/learner.log`.
+
     Raises `InvalidArgument` for a folder that is not a run's folder, and for a run with too few steps.
     """
     try:
         config = parse_config(parse_json((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [row for row in map(parse_json, lines) if isinstance(row, dict) and "time/step" in row]
+        if config.learner.gradient_checkpointing is None:
+            learner = config.learner.model_copy(update={"gradient_checkpointing": _recomputed(folder)})
+            config = config.model_copy(update={"learner": learner})
     except FileNotFoundError as error:
         raise InvalidArgument(
             f"--measured {folder} is not the folder of a run: there is no {Path(error.filename).name} in it"
@@ -157,6 +167,14 @@ def rates_of_run(folder: Path) -> Rates:
         return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
     except (KeyError, TypeError, StatisticsError) as error:
         raise InvalidArgument(f"--measured {folder}: its metrics are incomplete: {error}") from None
+
+
+def _recomputed(folder: Path) -> bool:
+    """Returns whether a run's learner chose gradient checkpointing, as its log states; false without a log."""
+    log = folder / "logs" / "learner.log"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    loaded = [parse_json(line) for line in lines if '"event": "model loaded"' in line]
+    return any(isinstance(event, dict) and event.get("gradient_checkpointing") is True for event in loaded[-1:])
 
 
 def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]], name: str) -> Rates:

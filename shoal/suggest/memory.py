@@ -29,6 +29,8 @@ _LIVE_ELEMENTS = 1_000_000_000
 """Number of parameters that DeepSpeed keeps gathered at stage 3 (its `stage3_max_live_parameters`)."""
 _BATCHED_TOKENS = 8192
 """Maximum number of tokens in one forward pass of vLLM, with long prompts."""
+_OF_A_STEP = ("casts", "activations", "output layer", "gathered weights")
+"""Parts of a learner's memory that end with a train step."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Memory:
     def total(self) -> float:
         """Sum of `parts`."""
         return sum(self.parts.values())
+
+    @property
+    def between_steps(self) -> float:
+        """Sum of the `parts` that a learner keeps between two train steps, while an engine on the same GPU samples."""
+        return sum(size for part, size in self.parts.items() if part not in _OF_A_STEP)
 
     @property
     def host_total(self) -> float:

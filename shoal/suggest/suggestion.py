@@ -6,9 +6,11 @@ from typing import Any
 
 from shoal.config.load import parse_config
 from shoal.config.run import RunConfig
+from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.suggest.cost import H100, Rates, StepTime, step_time
 from shoal.suggest.memory import FREE_SHARE, GIB, RUNTIME_BYTES, Memory, generator_memory, learner_memory
+from shoal.suggest.rows import fit_rows
 from shoal.suggest.shape import ModelShape, model_shape
 from shoal.suggest.tasks import SMALL_GPU_GB, TASKS, Task
 from shoal.translate.shared.draft import Draft, Origin
@@ -52,13 +54,14 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
     for placement in _placements(is_small=gpu_memory_gb <= SMALL_GPU_GB):
         draft = _draft(task, chosen, gpu_memory_gb, model, placement)
         config = parse_config(draft.nested())
-        learner = learner_memory(config, shape)
+        rows = fit_rows(config, shape, gpu_bytes=gpu_memory_gb * 1e9)
         generator = generator_memory(config, shape, num_sequences=config.grpo.group_size)
-        if learner.total > budget or generator.total > budget:
+        if not rows.fits or generator.total > budget:
             continue
-        if placement["launch.single_gpu"] and learner.total + generator.total + RUNTIME_BYTES > budget:
+        learner = learner_memory(config.model_copy(update={"learner": rows.learner}), shape)
+        if placement["launch.single_gpu"] and learner.between_steps + generator.total + RUNTIME_BYTES > budget:
             continue
-        return _finish(draft, shape, gpu_memory_gb, learner, rates)
+        return _finish(draft, shape, gpu_memory_gb, rows.learner, rates)
     raise InvalidArgument(
         f"--model {model}: {shape.num_parameters / 1e9:.1f} billion parameters do not fit GPUs of "
         f"{gpu_memory_gb:g} GB, even with {_RANKS[-1]} learner ranks and generators of 8 GPUs; use larger GPUs or a "
@@ -69,16 +72,17 @@ def suggest(task: str, gpu_memory_gb: float, model: str, rates: Rates = H100) ->
 def _placements(*, is_small: bool) -> list[dict[str, Any]]:
     """Lists placements from the fewest to the most GPUs, and on one GPU from the whole model to the smallest form."""
     alone = {"launch.single_gpu": True, "launch.num_learner_ranks": 1}
-    placements: list[dict[str, Any]] = [{**alone, "learner.gradient_checkpointing": False}]
-    placements.append({**alone, "learner.gradient_checkpointing": True})
-    apart = {**alone, "launch.single_gpu": False, "learner.gradient_checkpointing": True}
+    apart = {**alone, "launch.single_gpu": False}
     adapters = [_ADAPTERS, {**_ADAPTERS, "learner.lora.quantization": "nf4"}] if is_small else []
-    placements += [{**placements[-1], **settings} for settings in adapters]
-    placements += [{**apart, **settings} for settings in ({}, *adapters)]
+    placements: list[dict[str, Any]] = [
+        {**place, **settings} for place in (alone, apart) for settings in ({}, *adapters)
+    ]
     placements += [{**apart, "learner.zero_stage": 3, "launch.num_learner_ranks": ranks} for ranks in _RANKS]
     return [
-        {**placement, "generator.tensor_parallel_size": tensor}
+        {**placement, **checkpointing, "generator.tensor_parallel_size": tensor}
         for placement in placements
+        # If unset, the learner turns it on where it is needed, but only for models that it knows well.
+        for checkpointing in ({}, {"learner.gradient_checkpointing": True})
         for tensor in ((1,) if placement["launch.single_gpu"] else (1, 2, 4, 8))
     ]
 
@@ -106,8 +110,6 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
     groups = _GROUPS * 2 if small else _GROUPS
     doubled = "twice as many, so that a step has as many completions in smaller groups" if small else "a usual start"
     put("grpo.groups_per_step", groups, doubled)
-    longest = _PROMPT_TOKENS + chosen.max_completion_tokens
-    put("learner.pack_tokens", 2 * longest, "two of the longest sequences per row, or more of usual length")
     shares = placement["launch.single_gpu"]
     reasons = {
         "launch.single_gpu": "generator and learner fit one GPU"
@@ -115,9 +117,7 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
         else "generator and learner need separate GPUs",
         "learner.zero_stage": "ranks share weights, gradients and optimizer, which do not fit one GPU",
         "launch.num_learner_ranks": "the fewest ranks whose memory suffices",
-        "learner.gradient_checkpointing": "activations do not fit in addition to the rest, so they are computed twice"
-        if placement["learner.gradient_checkpointing"]
-        else "activations fit, so nothing is computed twice",
+        "learner.gradient_checkpointing": "activations do not fit in addition to the rest, so they are computed twice",
         "learner.lora.rank": "the whole model and its optimizer do not fit this GPU: adapters are trained instead",
         "learner.lora.alpha": "twice the rank, as usual",
         "learner.lora.quantization": "the frozen model does not fit either, in 16 bits",
@@ -137,14 +137,18 @@ def _draft(task: str, chosen: Task, gpu_memory_gb: float, model: str, placement:
     return draft
 
 
-def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memory, rates: Rates) -> Suggestion:
-    """Gives the engine the remaining memory, and writes the configuration with its header."""
+def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, settled: LearnerConfig, rates: Rates) -> Suggestion:
+    """Gives the engine the remaining memory, and writes the configuration with its header.
+
+    `settled` has the values that the learner chooses for fields that the draft leaves unset.
+    """
     config = parse_config(draft.nested())
     whole = gpu_memory_gb * 1e9
+    learner = learner_memory(config.model_copy(update={"learner": settled}), shape)
     if config.launch.single_gpu:
-        left = whole * FREE_SHARE - RUNTIME_BYTES - learner.total
+        left = whole * FREE_SHARE - RUNTIME_BYTES - learner.between_steps
         share = min(0.85, max(0.05, int(left / whole * 100) / 100))
-        draft.set("generator.gpu_memory_utilization", share, Origin("the memory that the learner leaves", True))
+        draft.set("generator.gpu_memory_utilization", share, Origin("what the learner leaves between steps", True))
     free = (draft.values.get("generator.gpu_memory_utilization", 0.9)) * whole
     one = generator_memory(config, shape, num_sequences=1)
     per_sequence = one.parts["key-value cache"]
@@ -157,7 +161,8 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
     draft.set("generator.max_num_seqs", at_once, Origin(reason, True))
     config = parse_config(draft.nested())
     generator = generator_memory(config, shape)
-    step = step_time(config, shape, rates)
+    step = step_time(config.model_copy(update={"learner": settled}), shape, rates)
+    recomputed = "recomputed" if settled.gradient_checkpointing else "kept"
     header = [
         f"Suggested for {config.run.name} with {config.model.path} on GPUs of {gpu_memory_gb:g} GB by",
         "`shoal config suggest`. It starts from the values of Unsloth's guide to GRPO.",
@@ -165,7 +170,8 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
         f"{shape.num_parameters / 1e6:,.0f} million parameters. Expected memory, without "
         f"{RUNTIME_BYTES / GIB:g} GiB per process",
         "for the runtime and without fragmentation (docs/sizing.md compares it with real runs):",
-        *(_memory_line("learner rank", learner_memory(config, shape)), _memory_line("generator GPU", generator)),
+        *(_memory_line("learner rank", learner), _memory_line("generator GPU", generator)),
+        f"  the learner packs rows of {settled.pack_tokens:,} tokens on such a GPU; activations are {recomputed}",
         "  reward, coordinator: no GPU, about 0.5 GiB of host memory each",
         "",
         f"Expected step: {step.synchronous_s:.1f} s sequentially = generate {step.generate_s:.1f} + reward "
@@ -175,7 +181,7 @@ def _finish(draft: Draft, shape: ModelShape, gpu_memory_gb: float, learner: Memo
         "Rates:",
         *(f"  {line}" for line in textwrap.wrap(rates.source, 109, break_long_words=False, break_on_hyphens=False)),
     ]
-    return Suggestion(config, to_toml(draft, header), learner_memory(config, shape), generator, step)
+    return Suggestion(config, to_toml(draft, header), learner, generator, step)
 
 
 def _memory_line(name: str, memory: Memory) -> str:

@@ -13,7 +13,8 @@ from shoal.errors import InvalidArgument
 from shoal.models.adapter_targets import num_adapter_weights
 from shoal.suggest import suggest
 from shoal.suggest.cost import H100, Rates, rates_of_run, step_time
-from shoal.suggest.memory import _BUCKET_ELEMENTS, generator_memory, learner_memory
+from shoal.suggest.memory import _BUCKET_ELEMENTS, RUNTIME_BYTES, generator_memory, learner_memory
+from shoal.suggest.rows import fit_rows
 from shoal.suggest.shape import model_shape
 from tests.support.configs import run_config
 
@@ -69,7 +70,7 @@ def test_an_unknown_task_names_the_known_ones(small: str) -> None:
 
 
 def test_the_toml_file_equals_the_configuration_and_gives_a_reason_for_every_line(small: str, tmp_path: Path) -> None:
-    suggestion, adapters = suggest("code", 24, small), suggest("code", 20, _model(tmp_path / "3b", LLAMA_3B))
+    suggestion, adapters = suggest("code", 24, small), suggest("code", 16, _model(tmp_path / "3b", LLAMA_3B))
     for each in (suggestion, adapters):
         assert parse_config(tomllib.loads(each.toml)) == each.config
     assert adapters.config.learner.lora.quantization == "nf4"
@@ -280,7 +281,8 @@ def test_a_small_gpu_trains_adapters_where_the_whole_model_does_not_fit_and_on_4
     three = _model(tmp_path / "3b", LLAMA_3B)
     assert chosen(20, small) == (0, "none", 1e-5, True)
     assert chosen(16, _model(tmp_path / "1b", LLAMA_1B)) == (16, "none", 5e-5, True)
-    assert chosen(20, three) == (16, "nf4", 5e-5, True)
+    assert chosen(20, three) == (16, "none", 5e-5, True)
+    assert chosen(16, three) == (16, "nf4", 5e-5, True)
     assert chosen(80, three)[:2] == (0, "none"), "a large GPU trains the whole model, on several if need be"
 
 
@@ -306,3 +308,56 @@ def test_adapters_take_sixteen_bytes_of_their_own_parameters_and_the_model_those
     assert states("none", ["q_proj"]) == 16 * 24 * 16 * (896 + 896) + 2 * shape.num_parameters
     linear = 24 * (2 * 896 * 896 + 2 * 896 * 128 + 3 * 896 * 4864)
     assert states("nf4", ["all-linear"]) == 16 * adapters + 0.5625 * linear + 2 * (shape.num_parameters - linear)
+
+
+QWEN_15B = QWEN_05B | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+                       "num_attention_heads": 12}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma2"])
+@pytest.mark.parametrize("gpu_memory_gb", [12, 16, 24, 48, 80])
+def test_estimates_are_for_the_rows_that_the_learner_chooses_from_the_suggestion(
+    tmp_path: Path, gpu_memory_gb: int, kind: str
+) -> None:
+    model = _model(tmp_path / "m", QWEN_15B | {"model_type": kind})
+    suggestion, shape = suggest("math_reasoning", gpu_memory_gb, model), model_shape(model)
+    config = suggestion.config
+    assert config.learner.pack_tokens is None, "the learner knows its GPU better"
+    assert config.learner.gradient_checkpointing in ((None,) if kind == "qwen2" else (None, True))
+    rows = fit_rows(config, shape, gpu_bytes=gpu_memory_gb * 1e9)
+    settled = config.model_copy(update={"learner": rows.learner})
+    assert rows.fits and suggestion.learner == learner_memory(settled, shape), rows.learner
+    assert suggestion.step == step_time(settled, shape, H100)
+    assert f"rows of {rows.learner.pack_tokens:,} tokens" in suggestion.toml
+
+
+def test_recomputing_takes_a_third_more_time_if_the_learner_chooses_it(tmp_path: Path) -> None:
+    model = _model(tmp_path / "m", QWEN_15B)
+    small, large = suggest("code", 44, model), suggest("code", 80, model)
+    assert not large.config.learner.gradient_checkpointing and "activations are kept" in large.toml
+    assert small.config.learner == large.config.learner and "activations are recomputed" in small.toml
+    assert small.step.update_s == pytest.approx(large.step.update_s * 10 / 8), "two further operations beside eight"
+
+
+def test_an_engine_that_sleeps_and_a_step_take_turns_on_the_memory_of_a_gpu(tmp_path: Path) -> None:
+    model = _model(tmp_path / "m", QWEN_15B)
+    shape, suggestion = model_shape(model), suggest("math_reasoning", 48, model)
+    config, learner = suggestion.config, suggestion.learner
+    assert config.launch.single_gpu and config.generator.sleep_while_training
+    awake = config.generator.gpu_memory_utilization * 48e9
+    free = 0.9 * 48e9 - RUNTIME_BYTES
+    assert awake + learner.between_steps <= free, "the engine samples beside weights and optimizer"
+    assert learner.total + RUNTIME_BYTES <= free, "a sleeping engine keeps its runtime"
+    assert awake + learner.total > free, "both at once would not fit"
+    alert = config.model_copy(update={"generator": config.generator.model_copy(update={"sleep_while_training": False})})
+    assert not fit_rows(alert, shape, gpu_bytes=48e9).fits
+
+
+def test_a_run_whose_learner_chose_to_recompute_is_measured_with_that_work(tmp_path: Path, small: str) -> None:
+    folder = _run_folder(tmp_path / "run", small, 5)
+    kept = rates_of_run(folder).update_flops
+    (folder / "logs").mkdir()
+    event = {"event": "model loaded", "pack_tokens": 4096, "gradient_checkpointing": True}
+    other = {"event": "the step is done", "text": '"event": "model loaded"'}
+    (folder / "logs" / "learner.log").write_text("".join(json.dumps(line) + "\n" for line in ({}, event, other)))
+    assert rates_of_run(folder).update_flops == pytest.approx(kept * 8 / 6)

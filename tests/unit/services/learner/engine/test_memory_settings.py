@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from services.learner.engine import memory_settings
-from services.learner.engine.memory_settings import fit_rows, settle_on_memory
+from services.learner.engine.memory_settings import settle_on_memory
 from shoal.config import RunConfig
 from shoal.config.tables.learner import LearnerConfig
 from shoal.suggest.memory import GIB, learner_memory
-from shoal.suggest.shape import model_shape
+from shoal.suggest.rows import fit_rows
+from shoal.suggest.shape import ModelShape, model_shape
 from tests.support.configs import run_config
 
 QWEN_15B = {
@@ -56,7 +57,7 @@ def run(learner: dict[str, Any] | None = None, **sections: Any) -> RunConfig:
 
 
 def fitted(folder: Path, gpu_bytes: int, learner: dict[str, Any] | None = None, **sections: Any) -> tuple[Any, Any]:
-    settings = fit_rows(run(learner, **sections), model_shape(str(folder)), gpu_bytes=gpu_bytes)
+    settings = fit_rows(run(learner, **sections), model_shape(str(folder)), gpu_bytes=gpu_bytes).learner
     return settings.pack_tokens, settings.gradient_checkpointing
 
 
@@ -109,6 +110,17 @@ def test_an_engine_on_the_same_gpu_takes_its_share_first(folder: Path) -> None:
         assert found == expected, f"an engine with {used} of the memory"
 
 
+def test_an_engine_that_sleeps_while_the_learner_trains_takes_no_more_than_its_runtime(folder: Path) -> None:
+    shared: dict[str, Any] = {"launch": {"single_gpu": True}, "grpo": {"max_staleness": 0}}
+    for used in (0.1, 0.5, 0.8):
+        sleeping = {"gpu_memory_utilization": used, "sleep_while_training": True}
+        assert fitted(folder, H100, generator=sleeping, **shared) == (8192, False), f"an engine with {used}"
+    runtime = int(1.5 * GIB / 0.9) + 1
+    for gpu_bytes in range(36 * GIB, 140 * GIB, 4 * GIB):
+        found = fitted(folder, gpu_bytes + runtime, generator=sleeping, **shared)
+        assert found == fitted(folder, gpu_bytes), f"{gpu_bytes / GIB:.0f} GiB"
+
+
 def test_explicit_values_stay_and_decide_the_other(folder: Path) -> None:
     assert fitted(folder, 41 * GIB, {"pack_tokens": 1024}) == (1024, False), "a short row needs no recomputation"
     assert fitted(folder, H100, {"pack_tokens": 40000}) == (40000, True)
@@ -117,9 +129,8 @@ def test_explicit_values_stay_and_decide_the_other(folder: Path) -> None:
 
 
 def test_a_sequence_longer_than_a_row_has_to_fit_too(folder: Path) -> None:
-    settings = fit_rows(
-        run_config("m", sampling={"max_completion_tokens": 32000}), model_shape(str(folder)), gpu_bytes=H100
-    )
+    config = run_config("m", sampling={"max_completion_tokens": 32000})
+    settings = fit_rows(config, model_shape(str(folder)), gpu_bytes=H100).learner
     assert settings.gradient_checkpointing, "a sequence of 32,000 tokens gets a row of its own"
 
 
@@ -151,17 +162,31 @@ def test_a_model_without_a_good_estimate_keeps_the_values_of_a_cpu(
 
 
 @pytest.mark.parametrize(("num_ranks", "stage"), [(4, 3), (8, 2), (64, 2)])
-def test_an_open_stage_is_the_lowest_that_fits(
-    folder: Path, caplog: pytest.LogCaptureFixture, num_ranks: int, stage: int
+def test_an_open_stage_is_the_lowest_that_fits(folder: Path, num_ranks: int, stage: int) -> None:
+    shape, ranks = _seven_billion(folder), {"launch": {"num_learner_ranks": num_ranks}}
+    opened = fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
+    assert opened.learner.zero_stage == stage and opened.fits, f"{num_ranks} ranks hold 7 billion parameters"
+    chosen = fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100)
+    assert chosen.learner.zero_stage == 1 and not chosen.fits, "a stage that somebody chose stays"
+    rows = fit_rows(run({"zero_stage": 1, "pack_tokens": 8192}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
+    long = rows.learner
+    assert (long.zero_stage, long.gradient_checkpointing) == (3 if num_ranks == 4 else 2, True), long
+
+
+def test_a_learner_that_does_not_fit_warns(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    _seven_billion(folder)
+    chosen = LearnerConfig(zero_stage=1, compute_dtype="bfloat16")
+    with caplog.at_level(logging.WARNING):
+        settled(monkeypatch, folder, Group(), H200, chosen)
+        assert not caplog.records, caplog.text
+        settled(monkeypatch, folder, Group(), 64 * GIB, chosen)
+    assert [record.levelname for record in caplog.records] == ["WARNING"], caplog.text
+    assert "generator.sleep_while_training" in caplog.text
+
+
+def _seven_billion(folder: Path) -> ModelShape:
     sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
     (folder / "config.json").write_text(json.dumps(QWEN_15B | sizes | {"tie_word_embeddings": False}))
-    shape = model_shape(str(folder))
-    ranks = {"launch": {"num_learner_ranks": num_ranks}}
-    with caplog.at_level(logging.WARNING):
-        opened = fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
-        assert opened.zero_stage == stage and not caplog.records, f"{num_ranks} ranks hold 7 billion parameters"
-        assert fit_rows(run({"zero_stage": 1}, **ranks), shape, gpu_bytes=H100).zero_stage == 1
-    assert len(caplog.records) == 1, "a stage that somebody chose stays, with a warning"
-    long = fit_rows(run({"zero_stage": 1, "pack_tokens": 8192}, **ranks), shape, gpu_bytes=H100, is_stage_open=True)
-    assert (long.zero_stage, long.gradient_checkpointing) == (3 if num_ranks == 4 else 2, True), long
+    return model_shape(str(folder))
