@@ -14,6 +14,9 @@ from shoal.scores import ScoreOutcome
 if TYPE_CHECKING:
     from shoal.arrays import BoolArray, Float32Array, Int32Array
 
+MAX_WEIGHT = 1e30
+"""The largest magnitude of a weight. With larger weights a sum of rewards could exceed the range of a double."""
+
 
 @dataclass(frozen=True, order=True)
 class WeightVersion:
@@ -41,10 +44,6 @@ class VersionSpan:
     version: WeightVersion
     start: int
     end: int
-
-
-MAX_WEIGHT = 1e30
-"""The largest magnitude of a weight. With larger weights a sum of rewards could exceed the range of a double."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+SMALL_GPU_GB = 24
+"""GPU memory below which the guide halves the group and doubles the accumulation."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -63,6 +66,3 @@ TASKS = {
     ),
 }
 """Tasks by the name that `--task` takes."""
-
-SMALL_GPU_GB = 24
-"""GPU memory below which the guide halves the group and doubles the accumulation."""

@@ -47,6 +47,14 @@ _CURES = {
 """Where to look or what to change, by the reason why a failed group was dropped. Groups that were dropped for other
 reasons have rewards, and the next completions of their prompts may have a signal."""
 
+_WITHOUT_SIGNAL = (DropReason.NO_SIGNAL, DropReason.TOO_HARD, DropReason.TOO_EASY)
+_ALL_WRONG = (
+    "all wrong: if some answers look right, correct the labels or the verifier, or say in the prompt which form of "
+    "answer the verifier reads; else take easier questions or a larger grpo.group_size"
+)
+_ALL_RIGHT = "all right: take harder questions"
+_ALIKE = "neither all right nor all wrong: tell them apart by a finer reward or a larger grpo.group_size"
+
 
 def empty_reason(groups: Sequence[JudgedGroup]) -> str:
     """Describes why no group is trained on, as in "every group was dropped: 3 no_signal, 1 not_scored"."""
@@ -146,15 +154,6 @@ class SkippedSteps:
     def _forget_failures(self) -> None:
         self._failures.clear()
         self._failed_prompts.clear()
-
-
-_WITHOUT_SIGNAL = (DropReason.NO_SIGNAL, DropReason.TOO_HARD, DropReason.TOO_EASY)
-_ALL_WRONG = (
-    "all wrong: if some answers look right, correct the labels or the verifier, or say in the prompt which form of "
-    "answer the verifier reads; else take easier questions or a larger grpo.group_size"
-)
-_ALL_RIGHT = "all right: take harder questions"
-_ALIKE = "neither all right nor all wrong: tell them apart by a finer reward or a larger grpo.group_size"
 
 
 class SilentGroups:

@@ -23,6 +23,8 @@ MAX_REFUSALS = 3
 CONNECT_TIMEOUT_S = 2.0
 ENDING_S = 3.0
 """Maximum time from the state FAILED until a worker whose process ends refuses calls."""
+CALL_TIMEOUT_S = 2.0
+"""Timeout of a call to a holder of a lease: below the 5 s in which a worker expects an answer to its registration."""
 
 
 async def until_gone(member: Member) -> None:
@@ -61,10 +63,6 @@ async def _refuses(address: str) -> bool:
         return False
     writer.close()
     return False
-
-
-CALL_TIMEOUT_S = 2.0
-"""Timeout of a call to a holder of a lease: below the 5 s in which a worker expects an answer to its registration."""
 
 
 async def check_displaced(registry: WorkerRegistry, worker_id: str, address: str, registering: Holder) -> None:

@@ -44,6 +44,7 @@ LABELS_TIMEOUT_S = 600.0
 _MAX_REQUEST_LABELS, _MAX_REQUEST_BYTES = 512, 1 << 20
 _MAX_LABEL_REQUESTS = 4
 """Number of requests in flight, so that all processes of all services have work."""
+_SHOWN_DIGITS = 12
 
 
 class RewardPool:
@@ -263,9 +264,6 @@ def _label_requests(truths: Sequence[GroundTruth]) -> Iterator[tuple[int, reward
         num_bytes += message.ByteSize()
     if request.ground_truths:
         yield first, request
-
-
-_SHOWN_DIGITS = 12
 
 
 @dataclass

@@ -19,6 +19,11 @@ from shoal.config.tables.lora import ALL_LINEAR, LoraConfig
 from shoal.config.tables.model import ModelConfig
 from shoal.models.model_folder import hub_revision
 
+_FILE_BYTES = 4 << 30
+"""The largest size of a file in bytes, unless a single tensor is larger."""
+ADAPTER_FOLDER = "adapter"
+"""The name of the folder within the merged model's folder."""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -35,8 +40,6 @@ class Form:
 
 Forms = Mapping[str, Form]
 
-_FILE_BYTES = 4 << 30
-"""The largest size of a file in bytes, unless a single tensor is larger."""
 _TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
@@ -100,10 +103,6 @@ def _header(forms: Forms) -> bytes:
     text = json.dumps(header).encode()
     # Readers map the file: the tensors begin at a multiple of 8.
     return text.ljust(len(text) + -len(text) % 8)
-
-
-ADAPTER_FOLDER = "adapter"
-"""The name of the folder within the merged model's folder."""
 
 
 def write_adapter_folder(

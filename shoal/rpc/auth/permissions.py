@@ -4,6 +4,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+OPEN_SERVICE = "/grpc.health.v1.Health/"
+"""The service that needs no role, for probes."""
+
 
 class Role(StrEnum):
     """The role of a caller. It is in the URI of a certificate, or in a tokens file beside the digest of a token."""
@@ -121,6 +124,3 @@ ALLOWED: dict[str, frozenset[Role]] = {
     f"/{service}/{method}": roles for service, methods in SERVICES.items() for method, roles in methods.items()
 }
 """The roles that may call each method ("/package.Service/Method"). Nobody may call a method that is not listed."""
-
-OPEN_SERVICE = "/grpc.health.v1.Health/"
-"""The service that needs no role, for probes."""

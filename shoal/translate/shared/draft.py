@@ -258,7 +258,7 @@ class Source:
         try:
             self._draft.set(row.to[0], row.convert(value) if row.convert else value, self.origin(row.name))
         except Unfit as error:
-            self._draft.refuse(self.spelled(row.name), value, str(error))
+            self._draft.refuse(self.spelled(row.name), value, str(error), cure=row.to[0])
 
     def _judge(self, row: Field, spelled: str, value: Any) -> None:
         if row.fate is Fate.IGNORED:

@@ -127,7 +127,7 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
             continue
         name, equals, value = word.text.lstrip("+").partition("=")
         if name.startswith("~"):
-            settings.miss(name[1:], "is deleted from the defaults; give the value that it should have")
+            _delete(system, name[1:], settings)
         elif name in ("--config-path", "--config-dir", "--config-name", "-cp", "-cd", "-cn"):
             value = value if equals else next((other.text for other in texts), "")
             if name in ("--config-name", "-cn") and not re.fullmatch(r"(ppo|dapo)(_\w+)?_trainer(\.yaml)?", value):
@@ -140,17 +140,56 @@ def _read_overrides(system: System, words: Sequence[Word], settings: Settings) -
                 f"{word.text!r} is neither an override of the form a.b=c nor a file (.sh, .yaml, .json, .py, .ipynb)"
             )
         elif word.unknown and not value:
-            settings.miss(name, f"has no value: the script uses {', '.join(word.unknown)}, which it does not set")
+            table = _table_around(system, name, settings)
+            inside = f" for {name.removeprefix(f'{table}.')}" if table else ""
+            reason = f"has no value{inside}: the script uses {', '.join(word.unknown)}, which it does not set"
+            settings.miss(table or name, reason)
         else:
             if word.unknown:
                 settings.notes.append(f"{name}: {', '.join(word.unknown)} is not set by the script, so it is empty")
             for inner, item in _flat({name: scalar(value)}, system.wholes):
-                table = next((table for table in system.tables if inner.startswith(f"{table}.")), None)
-                if table is not None:
-                    before = settings.values.get(table)
-                    whole = dict(before) if isinstance(before, Mapping) else {}
-                    inner, item = table, whole | {inner.removeprefix(f"{table}."): item}
-                settings.take({inner: item})
+                _assign(system, inner, item, settings)
+
+
+def _delete(system: System, name: str, settings: Settings) -> None:
+    table = _table_around(system, name, settings)
+    before = settings.values.get(table) if table else None
+    if table and isinstance(before, Mapping):
+        settings.take({table: _without(before, name.removeprefix(f"{table}.").split("."))})
+    else:
+        settings.miss(name, "is deleted from the defaults; give the value that it should have")
+
+
+def _assign(system: System, name: str, value: Any, settings: Settings) -> None:
+    table = _table_around(system, name, settings)
+    if table is None:
+        settings.take({name: value})
+    elif table not in settings.unset:  # Otherwise the value of another key is missing, and stays missing.
+        before = settings.values.get(table)
+        whole = before if isinstance(before, Mapping) else {}
+        settings.take({table: _with(whole, name.removeprefix(f"{table}.").split("."), value)})
+
+
+def _table_around(system: System, name: str, settings: Settings) -> str | None:
+    """Returns the field that is kept as a whole table and contains the named setting; None if there is none."""
+    kept = (field for field in system.wholes if isinstance(settings.values.get(field), Mapping))
+    return next((table for table in (*system.tables, *kept) if name.startswith(f"{table}.")), None)
+
+
+def _with(table: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """Returns a table with a value below these keys, one table for each but the last."""
+    key, *below = keys
+    inner = table.get(key)
+    return {**table, key: _with(inner if isinstance(inner, Mapping) else {}, below, value) if below else value}
+
+
+def _without(table: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Returns a table without the value below these keys."""
+    key, *below = keys
+    inner = table.get(key)
+    if below:
+        return {**table, key: _without(inner, below)} if isinstance(inner, Mapping) else dict(table)
+    return {name: value for name, value in table.items() if name != key}
 
 
 def _parsed(text: str, path: Path) -> Mapping[str, Any]:
@@ -174,10 +213,17 @@ def _read_values(system: System, values: Mapping[str, Any], settings: Settings) 
         is_preset = isinstance(value, str) and system.presets is not None and system.presets.search(value)
         if name in references.names and not system.knows(name):
             settings.notes.append(f"{name} is a variable of the file: its value is used where others refer to it")
-        elif isinstance(value, str) and "${" in value and not is_preset:
-            settings.unset[name] = f"has no value: the file does not define {value}"
+        elif not is_preset and (undefined := _undefined(value)):
+            settings.unset[name] = f"has no value: the file does not define {undefined}"
         else:
             settings.take({name: value})
+
+
+def _undefined(value: Any) -> str | None:
+    """Returns a text in a value, or in a table of values, with a reference that could not be resolved."""
+    if isinstance(value, Mapping):
+        return next(filter(None, map(_undefined, value.values())), None)
+    return value if isinstance(value, str) and "${" in value else None
 
 
 def _flat(values: Mapping[str, Any], wholes: Collection[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,6 +16,8 @@ _IN_4_BITS = re.compile(r"(-unsloth)?-bnb-4bit$", re.IGNORECASE)
 _NEUTRAL = {"repetition_penalty": (1,), "presence_penalty": (0,), "frequency_penalty": (0,)}
 _SAMPLING = ("temperature", "top_p", "min_p")
 _NOT_OF_SAMPLING = ("include_stop_str_in_output", "seed", "max_tokens", "n", "logprobs", "skip_special_tokens")
+_PROMPT_SHARE = 4
+"""The divisor of `max_seq_length` that gives the length of prompts if only a run could measure the prompts."""
 
 
 def _sampling(source: Source, draft: Draft) -> None:
@@ -93,8 +95,6 @@ def _lengths(source: Source, draft: Draft) -> None:
         )
 
 
-_PROMPT_SHARE = 4
-"""The divisor of `max_seq_length` that gives the length of prompts if only a run could measure the prompts."""
 _BY_LOSS: dict[tuple[str, object], object] = {("epsilon_high", "dapo"): 0.28, ("epsilon_high", "cispo"): 5.0}
 
 

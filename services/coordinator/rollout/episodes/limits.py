@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from shoal.config import RunConfig
 
+_POLL_S = 0.25
+"""Shortest time between two looks, in seconds, while the clock is stopped just before the limit."""
+
 
 class StopReason(StrEnum):
     """The reason why an episode ended, as named in the ledger, in metrics, and to the environment."""
@@ -66,10 +69,6 @@ class EpisodeLimits:
     def is_full(self, num_tokens: int) -> bool:
         """Whether no further token fits."""
         return num_tokens >= self.max_tokens
-
-
-_POLL_S = 0.25
-"""Shortest time between two looks, in seconds, while the clock is stopped just before the limit."""
 
 
 class EpisodeClock:

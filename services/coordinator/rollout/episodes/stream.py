@@ -40,6 +40,8 @@ _LAST_WORDS_S = 1.0
 """Seconds within which a stream may still report why it ends, after its service is lost."""
 _NOT_THE_EPISODES = frozenset({ErrorReason.NOT_READY, ErrorReason.SHUTTING_DOWN})
 """Reasons for which a service ends any episode."""
+STREAM_TIMEOUT_S = 7 * 86400.0
+"""Timeout of an episode's stream. It is longer than any episode, since the episode has its own deadline."""
 
 
 class EnvironmentLost(WorkFailed):
@@ -176,10 +178,6 @@ def _retrieve(work: "asyncio.Future[Any]") -> None:
     """Retrieves an error for which no task waits anymore, since asyncio would report the error."""
     if not work.cancelled():
         work.exception()
-
-
-STREAM_TIMEOUT_S = 7 * 86400.0
-"""Timeout of an episode's stream. It is longer than any episode, since the episode has its own deadline."""
 
 
 @dataclass(frozen=True)

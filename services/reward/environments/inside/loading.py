@@ -17,6 +17,9 @@ from shoal.environment import Agent, Environment
 from shoal.environment.environment import awaited
 from shoal.environment.tools import marked_tools
 
+_BUILT_IN = "services.reward.environments.builtin."
+_LIKENESS = 0.7
+
 
 class CannotLoad(Exception):
     """The code cannot be played as an environment. The message gives the reason."""
@@ -27,9 +30,6 @@ class FunctionTools(Environment):
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         self.tools = tuple(functions)
-
-
-_BUILT_IN = "services.reward.environments.builtin."
 
 
 class LoadedEnvironment:
@@ -104,7 +104,6 @@ def _takes(num_arguments: int) -> Callable[[Any], bool]:
     return fits
 
 
-_LIKENESS = 0.7
 _READ: Mapping[str, Callable[[Any], bool]] = {
     "reset": _takes(2),
     "step": _takes(1),

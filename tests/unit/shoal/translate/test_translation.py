@@ -28,6 +28,16 @@ def test_stop_strings_and_chat_templates_are_translated_for_every_system() -> No
     assert config_of("verl", verl, "run.num_steps=10").model.chat_template == "{{ messages }}"
 
 
+def test_a_value_that_cannot_be_converted_is_decided_by_the_field_of_shoal() -> None:
+    values = {"loss_fn": "reinforce"}
+    (refusal,) = [item for item in translate_values("open-instruct", values).blocking if item.name == "loss_fn"]
+    assert refusal.cure == "loss.objective", refusal
+    decided = translate_values("open-instruct", values, "loss.objective=gspo")
+    assert not [item for item in decided.blocking if item.name == "loss_fn"], decided.blocking
+    assert decided.values["loss"]["objective"] == "gspo"
+    assert any(note.endswith("--set loss.objective decides it") for note in decided.notes), decided.notes
+
+
 def test_skip_all_leaves_out_what_a_configuration_can_do_without() -> None:
     settings = Settings({"optim": "sgd", "tools": ["a"]})
     translation = translate(SYSTEMS["trl"], settings, skip=["all"], overrides=["run.num_steps=3"])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from shoal.translate import SYSTEMS
+from shoal.translate.roll.worker_fields import common
 from tests.support.translations import translate_values
 
 ROLL = SYSTEMS["roll"]
@@ -27,8 +28,8 @@ _WORKER = """name worker_cls pg_variant world_size device_mapping num_gpus_per_w
     infer_batch_size backend_timeout system_envs topr_positive_weight topr_negative_weight max_concurrency
     use_dynamic_batching_in_train max_tokens_per_microbatch_in_train sequence_length_round_in_train
     use_dynamic_batching_in_infer max_tokens_per_microbatch_in_infer sequence_length_round_in_infer offload_nccl
-    use_sequence_packing sequence_packing_args logits_in_fp32 apply_loss_scale use_logits_chunking logits_chunk_size
-    mtp_training_mode"""
+    use_sequence_packing sequence_packing_args use_remove_padding logits_in_fp32 apply_loss_scale use_logits_chunking
+    logits_chunk_size mtp_training_mode checkpoint_config"""
 _PIPELINE = """generate_opt_level is_num_return_sequences_expand max_running_requests is_use_additional_prompts
     max_additional_running_prompts user_defined_rollout_loop_cls router_args
     skip_initial_validation
@@ -97,6 +98,13 @@ def test_every_field_of_a_reward_worker_is_accounted_for(name: str) -> None:
     assert not any(reason.startswith("unknown field") for reason in named)
     noted = any(name in note for note in translation.notes)
     assert named or noted or name in values or name == "query_filter_config", f"{name} left no trace"
+
+
+def test_a_reward_worker_has_every_field_that_all_workers_have() -> None:
+    of_all = {row.name.removeprefix("reward.").partition(".")[0] for row in common("reward")}
+    values = {"worker_cls": "x.MathRuleRewardWorker", "tag_included": ["a"], **dict.fromkeys(of_all, 1)}
+    refused = translate_values("roll", {"rewards": {"math_rule": values}}).blocking
+    assert [refusal.name for refusal in refused if refusal.reason.startswith("unknown field")] == []
 
 
 def test_an_unknown_field_of_a_reward_worker_is_refused() -> None:

@@ -1,14 +1,16 @@
 """Tests of the translation of verl's overrides, also of what changes the numbers among settings that do not."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shoal.translate import SYSTEMS, translate
+from shoal.translate import SYSTEMS, translate, translate_arguments
+from shoal.translate.shared.draft import Refusal
 from shoal.translate.sources.reading import read_settings
 from shoal.translate.sources.settings import Settings
-from tests.support.translations import config_of, parsed, translate_file, translate_values, values_at
+from tests.support.translations import BASE, config_of, parsed, translate_file, translate_values, values_at
 
 VERL: dict[str, Any] = {
     "algorithm.adv_estimator": "grpo",
@@ -367,6 +369,48 @@ def test_an_override_that_takes_a_value_away_drops_the_value_of_the_file_before_
     assert "actor_rollout_ref.actor.clip_ratio" not in settings.values, settings.values
     assert settings.values["actor_rollout_ref.rollout.n"] == 5
     assert override.lstrip("~").partition("=")[0] in settings.unset, settings.unset
+
+
+TABLE = "custom_reward_function.reward_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (f"~{TABLE}.bonus", {"scale": {"low": 1, "high": 2}}),
+        (f"~{TABLE}.scale.low", {"bonus": 0.5, "scale": {"high": 2}}),
+        (f"~{TABLE}.none.such", {"bonus": 0.5, "scale": {"low": 1, "high": 2}}),
+        (f"{TABLE}.scale.low=3", {"bonus": 0.5, "scale": {"low": 3, "high": 2}}),
+        (f"+{TABLE}.new.part=3", {"bonus": 0.5, "scale": {"low": 1, "high": 2}, "new": {"part": 3}}),
+    ],
+)
+def test_an_override_reaches_a_key_inside_a_table_of_the_file_that_is_kept_as_a_whole(
+    tmp_path: Path, override: str, expected: dict[str, Any]
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("custom_reward_function: {reward_kwargs: {bonus: 0.5, scale: {low: 1, high: 2}}}\n")
+    settings = read_settings(SYSTEMS["verl"], [str(path), override])
+    assert settings.values[TABLE] == expected and not settings.unset, settings
+
+
+def test_a_key_without_a_value_makes_the_table_around_it_unknown(tmp_path: Path) -> None:
+    path, script = tmp_path / "run.yaml", tmp_path / "run.sh"
+    path.write_text("data: {apply_chat_template_kwargs: {enable_thinking: true}}\n")
+    script.write_text(
+        "python -m verl.trainer.main_ppo run.yaml data.apply_chat_template_kwargs.enable_thinking=$UNSET "
+        "data.apply_chat_template_kwargs.budget=3\n"
+    )
+    answer = "model.chat_template_kwargs={enable_thinking = false}"
+    (refusal,) = [item for item in _translated(script) if item.name == "data.apply_chat_template_kwargs"]
+    assert "enable_thinking: the script uses $UNSET" in refusal.reason and refusal.cure == answer.partition("=")[0]
+    path.write_text("data: {apply_chat_template_kwargs: {budget: '${nowhere}'}}\n")
+    (refusal,) = [item for item in _translated(path) if item.name == "data.apply_chat_template_kwargs"]
+    assert "the file does not define ${nowhere}" in refusal.reason, refusal
+    assert not [item for item in _translated(path, answer) if item.name == "data.apply_chat_template_kwargs"]
+
+
+def _translated(path: Path, *overrides: str) -> Sequence[Refusal]:
+    return translate_arguments("verl", [str(path)], overrides=[*BASE, *overrides]).blocking
 
 
 def test_the_home_folder_is_written_out_in_paths() -> None:
