@@ -46,6 +46,22 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert not long, f"split these functions, at most {MAX_FUNCTION_LINES} lines each: {long}"
 
 
+def test_plain_numbers_stand_above_all_functions_and_classes() -> None:
+    late = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, tree in modules().items()
+        for index, node in enumerate(tree.body)
+        if isinstance(node, ast.Assign) and not set(map(type, ast.walk(node.value))) & {ast.Name, ast.Call}
+        if isinstance(node.value, ast.Constant | ast.BinOp) and not isinstance(_first(node.value), str)
+        if any(isinstance(before, ast.FunctionDef | ast.ClassDef) for before in tree.body[:index])
+    ]
+    assert not late, f"move these numbers to the top of their file: {late}"
+
+
+def _first(value: ast.expr) -> object:
+    return next((node.value for node in ast.walk(value) if isinstance(node, ast.Constant)), None)
+
+
 def test_no_folder_holds_fewer_than_three_modules() -> None:
     held: dict[str, int] = defaultdict(int)
     for path in modules():

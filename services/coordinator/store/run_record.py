@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 RECORD = "run.json"
 TRAIN_NAME = "shoal-train-"
 """The prefix of the name of each coordinator of `shoal train`. No two of these coordinators ever have the same name."""
+_MAX_TIME_S = 253_402_300_799  # The end of the year 9999, which a timestamp can say.
 
 
 def holds_run(folder: Path) -> bool:
@@ -72,7 +73,6 @@ class RunState(StrEnum):
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
-_MAX_TIME_S = 253_402_300_799  # The end of the year 9999, which a timestamp can say.
 
 
 @dataclass

@@ -170,8 +170,8 @@ def profile(
     if output is Output.JSON:
         print_message(response)
         return
-    steps = format_range("train step", response.first_step, response.last_step)
-    print(f"recorded {steps}; https://ui.perfetto.dev shows the files:")
+    recorded = format_range("train step", response.first_step, response.last_step)
+    print(f"recorded {recorded}; https://ui.perfetto.dev shows the files:")
     print("\n".join(response.paths))
     if response.is_partial:
         last = response.last_step
