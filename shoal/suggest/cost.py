@@ -152,9 +152,7 @@ def rates_of_run(folder: Path) -> Rates:
         config = parse_config(parse_json((folder / "config.json").read_text(encoding="utf-8")))
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [row for row in map(parse_json, lines) if isinstance(row, dict) and "time/step" in row]
-        if config.learner.gradient_checkpointing is None:
-            learner = config.learner.model_copy(update={"gradient_checkpointing": _recomputed(folder)})
-            config = config.model_copy(update={"learner": learner})
+        trained = _as_trained(config, folder)
     except FileNotFoundError as error:
         raise InvalidArgument(
             f"--measured {folder} is not the folder of a run: there is no {Path(error.filename).name} in it"
@@ -164,17 +162,20 @@ def rates_of_run(folder: Path) -> Rates:
     if len(rows) < _MIN_STEPS:
         raise InvalidArgument(f"--measured {folder}: needs at least {_MIN_STEPS} train steps (found: {len(rows)})")
     try:
-        return _rates(config, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
+        return _rates(trained, model_shape(config.model.path, config.model.revision), rows[1:], folder.name)
     except (KeyError, TypeError, StatisticsError) as error:
         raise InvalidArgument(f"--measured {folder}: its metrics are incomplete: {error}") from None
 
 
-def _recomputed(folder: Path) -> bool:
-    """Returns whether a run's learner chose gradient checkpointing, as its log states; false without a log."""
+def _as_trained(config: RunConfig, folder: Path) -> RunConfig:
+    """Returns a run's configuration with the gradient checkpointing that the learner chose; off without a log."""
+    if config.learner.gradient_checkpointing is not None:
+        return config
     log = folder / "logs" / "learner.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     loaded = [parse_json(line) for line in lines if '"event": "model loaded"' in line]
-    return any(isinstance(event, dict) and event.get("gradient_checkpointing") is True for event in loaded[-1:])
+    is_on = any(isinstance(event, dict) and event.get("gradient_checkpointing") is True for event in loaded[-1:])
+    return config.model_copy(update={"learner": config.learner.model_copy(update={"gradient_checkpointing": is_on})})
 
 
 def _rates(config: RunConfig, shape: ModelShape, rows: Sequence[dict[str, float]], name: str) -> Rates:
