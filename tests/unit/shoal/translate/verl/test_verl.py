@@ -402,10 +402,13 @@ def test_a_key_without_a_value_makes_the_table_around_it_unknown(tmp_path: Path)
     )
     answer = "model.chat_template_kwargs={enable_thinking = false}"
     (refusal,) = [item for item in _translated(script) if item.name == "data.apply_chat_template_kwargs"]
-    assert "enable_thinking: the script uses $UNSET" in refusal.reason and refusal.cure == answer.partition("=")[0]
+    assert (
+        all(word in refusal.reason for word in ("enable_thinking", "$UNSET"))
+        and refusal.cure == answer.partition("=")[0]
+    )
     path.write_text("data: {apply_chat_template_kwargs: {budget: '${nowhere}'}}\n")
     (refusal,) = [item for item in _translated(path) if item.name == "data.apply_chat_template_kwargs"]
-    assert "the file does not define ${nowhere}" in refusal.reason, refusal
+    assert "${nowhere}" in refusal.reason, refusal
     assert not [item for item in _translated(path, answer) if item.name == "data.apply_chat_template_kwargs"]
 
 
