@@ -25,6 +25,8 @@ class CheckedModel:
     """Type of the weights in the engine."""
     max_context_tokens: int | None
     """The maximum context of the model; None if the model's files do not state the maximum."""
+    has_state: bool = False
+    """Whether the model has recurrent layers."""
 
 
 def checked_model(config: RunConfig) -> CheckedModel:

@@ -24,6 +24,7 @@ from shoal.full_memory import says_out_of_memory
 from shoal.models.compute_dtype import settled_dtype
 from shoal.models.head_sizes import head_sizes
 from shoal.models.model_folder import tokenizer_folder
+from shoal.models.recurrent_layers import DELTA_HEAD_SIZE, delta_head_sizes, has_recurrent_layers
 from shoal.models.remote_code import warn_of_code
 from shoal.weights.manifest import ELEMENT_BYTES
 
@@ -137,9 +138,10 @@ def start_vllm(config: RunConfig) -> StartedVllm:
             )
         # vLLM compiles a few small functions even with enforce_eager. On CPU that needs a C++ compiler and seconds.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        _check_fits_cpu(model.folder, trust_remote_code=trusts)
     dtype = settled_dtype("generator.dtype", config.generator.dtype, model.dtype, on_cpu=current_platform.is_cpu())
     model = replace(model, dtype=dtype)
+    if current_platform.is_cpu():
+        model = _checked_on_cpu(model, trust_remote_code=trusts)
     adapter: dict[str, tuple[int, ...]] = {}
     if config.generator.lora == "adapter":
         adapter = expected_adapter(model.folder, config.learner.lora, trust_remote_code=trusts)
@@ -231,6 +233,9 @@ def _engine_arguments(
         # vLLM cuts the last prompt of any step to the room that is left. vLLM logs a warning about this setting.
         "enable_chunked_prefill": False,
     }
+    if model.has_state:
+        # To keep states in its prefix cache, vLLM divides prompts.
+        cpu["enable_prefix_caching"] = False
     if num_workers == 1:
         # Use the class name. vLLM replaces the short name by an executor in another process, with a thread per core.
         cpu["distributed_executor_backend"] = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -300,15 +305,31 @@ def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
     return {"max_logprobs": num_listed(config.sampling.top_k)}
 
 
-def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
-    """Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or that would end its engine.
+def _checked_on_cpu(model: CheckedModel, *, trust_remote_code: bool) -> CheckedModel:
+    """Returns the model with `has_state`.
 
-    Such a model has a head size without CPU attention, or a router that vLLM computes differently.
+    Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or that would end its engine. Such a
+    model has a head size without CPU attention, a router that vLLM computes differently, or gated delta rules of
+    another type or size than vLLM's kernel.
     """
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
+    folder = model.folder
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    if delta_sizes := delta_head_sizes(config):
+        if model.dtype != "bfloat16":
+            raise InvalidArgument(
+                f"generator.dtype: {folder} has gated delta rules, which vLLM on CPU computes in bfloat16 alone, but "
+                f'the engine would compute in {model.dtype}: set generator.dtype to "bfloat16"',
+                reason=ErrorReason.ENGINE_REFUSED,
+            )
+        if delta_sizes != {DELTA_HEAD_SIZE}:
+            raise InvalidArgument(
+                f"model.path: {folder} has gated delta rules with heads of size {', '.join(map(str, delta_sizes))}; "
+                f"vLLM on CPU supports only {DELTA_HEAD_SIZE}; use another model, or a GPU",
+                reason=ErrorReason.ENGINE_REFUSED,
+            )
     if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
         raise InvalidArgument(
             f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias. vLLM "
@@ -323,6 +344,7 @@ def _check_fits_cpu(folder: Path, *, trust_remote_code: bool) -> None:
                 f"{', '.join(map(str, supported))}; use another model, or a GPU",
                 reason=ErrorReason.ENGINE_REFUSED,
             )
+    return replace(model, has_state=has_recurrent_layers(config))
 
 
 def in_permanent_thread(work: Callable[[], T]) -> Future[T]:

@@ -10,8 +10,8 @@ import pytest
 
 from services.generator.model_check import CheckedModel
 from services.generator.vllm_start import (
-    _check_fits_cpu,
     _check_sockets_fit,
+    _checked_on_cpu,
     _engine_arguments,
     _not_started,
     _settle_kernels,
@@ -184,6 +184,7 @@ def test_an_engine_gets_the_threads_of_the_run_and_a_deterministic_run_no_gpu(mo
         ("qwen3_moe", {"head_dim": 64}, None),
         ("ernie4_5_moe", {"head_dim": 64}, "kind ernie4_5_moe, whose routers choose experts by a score with a bias"),
         ("minimax_m2", {"head_dim": 64}, "kind minimax_m2"),
+        ("qwen3_5_text", {"head_dim": 64}, r"generator\.dtype: .*float32: .*bfloat16"),
     ],
 )
 def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
@@ -196,11 +197,12 @@ def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
     stand_in(monkeypatch, {name: {} for name in packages})
     stand_in(monkeypatch, {"vllm.v1.attention.backends.cpu_attn": {"CPUAttentionBackend": backend}})
     AutoConfig.for_model(kind, **values).save_pretrained(tmp_path)
+    model = CheckedModel(tmp_path, "float32", 2048)
     if refusal is None:
-        _check_fits_cpu(tmp_path, trust_remote_code=False)
+        assert not _checked_on_cpu(model, trust_remote_code=False).has_state
         return
     with pytest.raises(InvalidArgument, match=refusal) as error:
-        _check_fits_cpu(tmp_path, trust_remote_code=False)
+        _checked_on_cpu(model, trust_remote_code=False)
     assert error.value.reason == ErrorReason.ENGINE_REFUSED
 
 
