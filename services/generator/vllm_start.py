@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.generator.adapter_settings import adapter_arguments, slots_bytes
+from services.generator.cpu_check import checked_on_cpu
 from services.generator.gpu_cache import kv_cache_bytes
 from services.generator.model_check import CheckedModel, checked_model, expected_adapter, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
@@ -22,9 +23,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
 from shoal.full_memory import says_out_of_memory
 from shoal.models.compute_dtype import settled_dtype
-from shoal.models.head_sizes import head_sizes
 from shoal.models.model_folder import tokenizer_folder
-from shoal.models.recurrent_layers import DELTA_HEAD_SIZE, delta_head_sizes, has_recurrent_layers
 from shoal.models.remote_code import warn_of_code
 from shoal.weights.manifest import ELEMENT_BYTES
 
@@ -37,10 +36,6 @@ T = TypeVar("T")
 
 CPU_BLOCK_TOKENS = 32
 """Tokens of a key-value block on CPU. vLLM's 128 are more than many prompts, whose cache a group could not share."""
-
-_BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
-"""Kinds of models with a router's bias and one group of experts. vLLM does not support such models on CPU. vLLM ignores
-the bias of the first kind, and the engine ends at the first request to a model of the second kind."""
 
 _MAX_SOCKET_FOLDER_BYTES = 70
 """Maximum length in bytes of a folder for sockets: Linux allows 107 for a socket's path, and vLLM's names take 37."""
@@ -141,7 +136,7 @@ def start_vllm(config: RunConfig) -> StartedVllm:
     dtype = settled_dtype("generator.dtype", config.generator.dtype, model.dtype, on_cpu=current_platform.is_cpu())
     model = replace(model, dtype=dtype)
     if current_platform.is_cpu():
-        model = _checked_on_cpu(model, trust_remote_code=trusts)
+        model = checked_on_cpu(model, trust_remote_code=trusts)
     adapter: dict[str, tuple[int, ...]] = {}
     if config.generator.lora == "adapter":
         adapter = expected_adapter(model.folder, config.learner.lora, trust_remote_code=trusts)
@@ -303,48 +298,6 @@ def _support_arguments(config: RunConfig, *, on_cpu: bool) -> dict[str, Any]:
     if fits_masks(config) and not on_cpu:
         return {"return_sampling_mask": True}
     return {"max_logprobs": num_listed(config.sampling.top_k)}
-
-
-def _checked_on_cpu(model: CheckedModel, *, trust_remote_code: bool) -> CheckedModel:
-    """Returns the model with `has_state`.
-
-    Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or that would end its engine. Such a
-    model has a head size without CPU attention, a router that vLLM computes differently, or gated delta rules of
-    another type or size than vLLM's kernel.
-    """
-    from transformers import AutoConfig
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    folder = model.folder
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    if delta_sizes := delta_head_sizes(config):
-        if model.dtype != "bfloat16":
-            raise InvalidArgument(
-                f"generator.dtype: {folder} has gated delta rules, which vLLM on CPU computes in bfloat16 alone, but "
-                f'the engine would compute in {model.dtype}: set generator.dtype to "bfloat16"',
-                reason=ErrorReason.ENGINE_REFUSED,
-            )
-        if delta_sizes != {DELTA_HEAD_SIZE}:
-            raise InvalidArgument(
-                f"model.path: {folder} has gated delta rules with heads of size {', '.join(map(str, delta_sizes))}; "
-                f"vLLM on CPU supports only {DELTA_HEAD_SIZE}; use another model, or a GPU",
-                reason=ErrorReason.ENGINE_REFUSED,
-            )
-    if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
-        raise InvalidArgument(
-            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias. vLLM "
-            "0.32 cannot compute such routers on CPU: use another model, or a GPU",
-            reason=ErrorReason.ENGINE_REFUSED,
-        )
-    supported = CPUAttentionBackend.get_supported_head_sizes()
-    for size in head_sizes(config):
-        if size not in supported:
-            raise InvalidArgument(
-                f"model.path: {folder} has heads of size {size}; vLLM on CPU supports only "
-                f"{', '.join(map(str, supported))}; use another model, or a GPU",
-                reason=ErrorReason.ENGINE_REFUSED,
-            )
-    return replace(model, has_state=has_recurrent_layers(config))
 
 
 def in_permanent_thread(work: Callable[[], T]) -> Future[T]:

@@ -1,10 +1,13 @@
 """Tiny configurations of the model families that people train, by the names that this project gives them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import transformers
 from transformers import PreTrainedConfig
+
+from tests.support.tiny_model import IM_END, IM_START, PAD, make_tokenizer
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -146,3 +149,29 @@ READERS: dict[str, Callable[[], PreTrainedConfig]] = {
     ),
 }  # fmt: skip
 """Configurations of checkpoints that can also read images."""
+
+
+def save_family(family: str, folder: Path, **changes: Any) -> Any:
+    """Saves a random model of a family, with a byte-level tokenizer, and returns it in float32.
+
+    `changes` replace fields of the configuration, such as sizes that vLLM's kernels on a CPU do not take.
+    """
+    import torch
+
+    tokenizer = make_tokenizer()
+    config = FAMILIES[family]()
+    ids = {"bos": IM_START, "eos": IM_END, "pad": PAD}
+    changes = {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in ids.items()} | changes
+    for name, value in {"vocab_size": len(tokenizer), "max_position_embeddings": 2048, **changes}.items():
+        setattr(config, name, value)
+    if hasattr(config, "vocab_size_per_layer_input"):
+        config.vocab_size_per_layer_input = len(tokenizer)
+    torch.manual_seed(0)
+    lm = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    for parameter in lm.parameters():
+        if parameter.ndim >= 2:
+            # A fresh model's layers add nothing to their input, which would hide differences.
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    lm.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return lm.eval()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from services.generator.cpu_check import checked_on_cpu
 from services.generator.model_check import CheckedModel
 from services.generator.vllm_start import (
     _check_sockets_fit,
-    _checked_on_cpu,
     _engine_arguments,
     _not_started,
     _settle_kernels,
@@ -48,9 +48,12 @@ def arguments_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     stand_in(monkeypatch, modules)
     folder = make_tiny_model(tmp_path)
 
-    def make(*, on_cpu: bool = False, adapter: Any = MappingProxyType({}), **sections: Any) -> dict[str, Any]:
+    def make(
+        *, on_cpu: bool = False, has_state: bool = False, adapter: Any = MappingProxyType({}), **sections: Any
+    ) -> dict[str, Any]:
         config = {"model": {"path": str(folder)}, "data": {"sources": [{"task": "arithmetic"}]}, **sections}
-        return _engine_arguments(parse_config(config), CheckedModel(folder, "bfloat16", 2048), adapter, on_cpu=on_cpu)
+        model = CheckedModel(folder, "bfloat16", 2048, has_state)
+        return _engine_arguments(parse_config(config), model, adapter, on_cpu=on_cpu)
 
     return make
 
@@ -71,6 +74,12 @@ def test_an_engine_that_shares_its_gpu_gets_its_cache_in_bytes_and_may_sleep(arg
     # Half of 40 GiB, less 1.5 GiB for the runtime and some MB for weights and a pass.
     assert 18.4 < arguments["kv_cache_memory_bytes"] / GIB < 18.5, arguments["kv_cache_memory_bytes"]
     assert arguments["enable_sleep_mode"] and arguments["enforce_eager"]
+
+
+def test_an_engine_on_a_cpu_keeps_no_prefixes_of_a_model_with_states(arguments_of: Any) -> None:
+    for has_state in (True, False):
+        arguments = arguments_of(on_cpu=True, has_state=has_state)
+        assert arguments.get("enable_prefix_caching", True) is not has_state
 
 
 def test_an_engine_on_a_cpu_gets_no_setting_of_a_gpu(arguments_of: Any) -> None:
@@ -199,10 +208,10 @@ def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
     AutoConfig.for_model(kind, **values).save_pretrained(tmp_path)
     model = CheckedModel(tmp_path, "float32", 2048)
     if refusal is None:
-        assert not _checked_on_cpu(model, trust_remote_code=False).has_state
+        assert not checked_on_cpu(model, trust_remote_code=False).has_state
         return
     with pytest.raises(InvalidArgument, match=refusal) as error:
-        _checked_on_cpu(model, trust_remote_code=False)
+        checked_on_cpu(model, trust_remote_code=False)
     assert error.value.reason == ErrorReason.ENGINE_REFUSED
 
 

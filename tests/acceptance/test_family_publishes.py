@@ -1,0 +1,33 @@
+"""Families with scales, states and shared keys in real vLLM: as it loads their files, and after publishes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.packages import skip_without
+from tests.support.published_experts import publish_moved
+from tests.support.real_generator import gap
+from tests.support.tiny_families import save_family
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+pytest.importorskip("torch")
+skip_without("vllm")
+
+HEADS_OF_32: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "granite": HEADS_OF_32,
+    "granite4-dense": HEADS_OF_32,
+    "falcon-h1": {},
+    "gemma4-e": {},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_the_engine_computes_what_the_model_does_as_loaded_and_as_published(family: str, tmp_path: Path) -> None:
+    model = save_family(family, tmp_path / "model", **FAMILIES[family])
+    found = await publish_moved(tmp_path, model)
+    assert gap(found.before, found.after) > 0.5, "the weights hardly moved"
+    for (engine, expected), when in zip(found.pairs, ("as loaded", "published", "moved"), strict=True):
+        assert gap(engine, expected) < 1e-4, f"{when}: {gap(engine, expected):.2g} nats"
