@@ -57,10 +57,12 @@ def fit_rows(
 def _free_bytes(config: RunConfig, gpu_bytes: float) -> float:
     """Returns how much of a GPU's memory a train step may use: 90 %, less the runtime and an engine on the same GPU.
 
-    An engine that sleeps while the learner trains keeps only its runtime there.
+    An engine that sleeps while the learner trains keeps only its runtime there. With KL in the reward, the reference
+    reads rows before the engine sleeps, so the whole engine counts.
     """
     free = FREE_SHARE * gpu_bytes - RUNTIME_BYTES
     if not config.launch.single_gpu:
         return free
     generator = config.generator
-    return free - (RUNTIME_BYTES if generator.sleep_while_training else generator.gpu_memory_utilization * gpu_bytes)
+    sleeps = generator.sleep_while_training and not (config.kl.needs_reference and config.kl.place == "reward")
+    return free - (RUNTIME_BYTES if sleeps else generator.gpu_memory_utilization * gpu_bytes)

@@ -121,6 +121,16 @@ def test_an_engine_that_sleeps_while_the_learner_trains_takes_no_more_than_its_r
         assert found == fitted(folder, gpu_bytes), f"{gpu_bytes / GIB:.0f} GiB"
 
 
+def test_an_engine_takes_its_share_where_the_reference_reads_rows_before_the_engine_sleeps(folder: Path) -> None:
+    shared: dict[str, Any] = {"launch": {"single_gpu": True}, "grpo": {"max_staleness": 0}}
+    engine = {"gpu_memory_utilization": 0.5}
+    for place, counts in (("reward", True), ("loss", False)):
+        kl = {"coef": 0.1, "place": place}
+        awake = fitted(folder, H200, generator=engine, kl=kl, **shared)
+        asleep = fitted(folder, H200, generator=engine | {"sleep_while_training": True}, kl=kl, **shared)
+        assert (asleep == awake) == counts, f"KL in the {place}: {asleep} asleep, {awake} awake"
+
+
 def test_explicit_values_stay_and_decide_the_other(folder: Path) -> None:
     assert fitted(folder, 41 * GIB, {"pack_tokens": 1024}) == (1024, False), "a short row needs no recomputation"
     assert fitted(folder, H100, {"pack_tokens": 40000}) == (40000, True)
