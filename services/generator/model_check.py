@@ -10,10 +10,13 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import InvalidArgument
 from shoal.models.file_names import FileNames
 from shoal.models.linear_layers import find_targets
-from shoal.models.model_folder import model_config, resolve_model
+from shoal.models.model_folder import model_config, read_json, resolve_model
 from shoal.weights.adapter import adapter_shapes
 from shoal.weights.manifest import Manifest
 from shoal.wire import invalid
+
+_TOWERS = {"vision_config", "audio_config"}
+"""Parts of a config.json that describe what reads images or sound."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class CheckedModel:
     """The maximum context of the model; None if the model's files do not state the maximum."""
     has_state: bool = False
     """Whether the model has recurrent layers."""
+    has_other_parts: bool = False
+    """Whether the model can also read images or sound. The engine loads only the text part."""
 
 
 def checked_model(config: RunConfig) -> CheckedModel:
@@ -42,7 +47,9 @@ def checked_model(config: RunConfig) -> CheckedModel:
         )
     dtype = config.generator.dtype
     # vLLM's "auto" would load a float32 model as bfloat16.
-    return CheckedModel(folder, description.dtype if dtype == "auto" else dtype, longest)
+    settled = description.dtype if dtype == "auto" else dtype
+    has_other_parts = not _TOWERS.isdisjoint(read_json(folder / "config.json"))
+    return CheckedModel(folder, settled, longest, has_other_parts=has_other_parts)
 
 
 def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
@@ -66,12 +73,14 @@ def expected_adapter(folder: Path, lora: LoraConfig, *, trust_remote_code: bool 
 
 def _empty_model(folder: Path, *, trust_remote_code: bool) -> Any:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
+
+    from shoal.models.text_part import auto_class, keep_text_part
 
     try:
         with torch.device("meta"):
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            return keep_text_part(auto_class(config).from_config(config, trust_remote_code=trust_remote_code))
     except (ValueError, KeyError, ImportError) as error:
         raise InvalidArgument(f"model.path: transformers cannot build the model in {folder}: {error}") from error
 

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 from contextlib import suppress
 
+from services.generator.torchvision_stand_in import stand_in_for_torchvision
+
 ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
 """An environment variable that a generator sets: the file to which the processes of its engine write errors."""
 
@@ -24,6 +26,8 @@ def register() -> None:
             BACKEND, "services.generator.workers.weight_transfer", "BroadcastWeightTransferEngine"
         )
     errors = os.environ.get(ENGINE_MARK)
+    if errors:
+        stand_in_for_torchvision()
     if errors and multiprocessing.parent_process() is not None:
         from shoal.worker.parent import die_with_parent
 

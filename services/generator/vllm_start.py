@@ -17,6 +17,7 @@ from services.generator.cpu_check import checked_on_cpu
 from services.generator.gpu_cache import kv_cache_bytes
 from services.generator.model_check import CheckedModel, checked_model, expected_adapter, expected_tensors
 from services.generator.plugin import BACKEND, ENGINE_MARK
+from services.generator.torchvision_stand_in import stand_in_for_torchvision
 from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, num_listed
 from shoal.config.run import RunConfig
 from shoal.error_reasons import ErrorReason
@@ -79,6 +80,8 @@ def _check_sockets_fit() -> None:
 def import_vllm() -> None:
     """Imports vLLM, which takes seconds. Call this function in a thread before the first configuration."""
     prepare_environment()
+    # vLLM runs the plug-in in this process before the engine's environment is set.
+    stand_in_for_torchvision()
     import vllm.v1.engine.async_llm  # noqa: F401  (for the module cache)
 
 
@@ -250,6 +253,7 @@ def _engine_arguments(
         model=str(model.folder),
         trust_remote_code=config.model.trust_remote_code,
         **_tokenizer_arguments(config, model),
+        language_model_only=model.has_other_parts,
         **_support_arguments(config, on_cpu=on_cpu),
         **_order_arguments(config),
         **(adapter_arguments(config, adapter) if adapter else {}),

@@ -33,13 +33,15 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
 def main() -> None:
     """Reads a request, one line of JSON. Writes one line of JSON: why its names are refused, or an empty text."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
+
+    from shoal.models.text_part import auto_class, keep_text_part
 
     request = json.loads(sys.stdin.read())
     trusted = request["trust_remote_code"]
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(request["folder"], trust_remote_code=trusted)
-        lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+        lm = keep_text_part(auto_class(config).from_config(config, trust_remote_code=trusted))
     try:
         find_targets(lm, request["names"])
         print(json.dumps({"refusal": ""}))

@@ -63,6 +63,7 @@ def examine(data_dir: Path) -> tuple[dict[str, str], dict[str, str], list[Findin
         *(_extra(extra) for extra in ALL),
         *_torch(torch),
         *_conflicting_packages(torch),
+        *_torchvision(),
         _memory(),
         _disk(data_dir),
         _ports(),
@@ -134,7 +135,7 @@ def _conflicting_packages(torch: Mapping[str, Any] | None) -> list[Finding]:
     findings = []
     if torch is not None and not torch.get("cuda_build"):
         for name in FATAL_BESIDE_CPU_TORCH:
-            if _version(name) is not None:
+            if (version := _version(name)) is not None and not version.endswith("+cpu"):
                 detail = "vLLM imports this package if it is installed, but the package needs CUDA libraries"
                 findings.append(Finding(name, "missing", detail, f"pip uninstall {name}"))
     for name in ("grpcio-admin", "grpcio-csds", "xds-protos"):
@@ -144,6 +145,15 @@ def _conflicting_packages(torch: Mapping[str, Any] | None) -> list[Finding]:
                 Finding(name, "warning", detail, f"pip uninstall {name}, then reinstall opentelemetry-proto")
             )
     return findings
+
+
+def _torchvision() -> list[Finding]:
+    """Says whether vLLM finds torchvision, which it imports for models that can read images."""
+    if GENERATOR.missing():
+        return []
+    version = _version("torchvision")
+    found = f"version {version}" if version else "not installed; generators use a stand-in, which suffices for text"
+    return [Finding("torchvision", "ok", found)]
 
 
 def _memory() -> Finding:

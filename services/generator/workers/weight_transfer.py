@@ -185,7 +185,8 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         Some models copy tensors into their parameters without vLLM's loaders. During a load the parameters have no
         memory, so the copy is lost, and the layer keeps its former weights.
         """
-        is_tied = self.model_config.hf_text_config.tie_word_embeddings
+        # vLLM takes this setting of a model that can read images from the whole model's configuration.
+        is_tied = getattr(self.model_config.hf_config, "tie_word_embeddings", False)
         return [
             name
             for name, layer in self.model.named_modules()

@@ -13,6 +13,7 @@ from services.learner.model.machine_errors import raise_machine_error
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
 from shoal.models.remote_code import reason_of
+from shoal.models.text_part import auto_class, keep_text_part
 
 # On a CPU each import of bitsandbytes logs the advice to install a faster kernel from the internet.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -29,22 +30,10 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
         raise _not_loaded(folder, error) from error
 
 
-def auto_class(config: Any) -> Any:
-    """Returns the class of transformers that makes the language model of a configuration.
-
-    Some checkpoints that can read images have no class of a causal language model. Their whole model is one, too.
-    """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-
-    is_causal = type(config) in AutoModelForCausalLM._model_mapping or hasattr(config, "auto_map")
-    is_reader = type(config) in AutoModelForImageTextToText._model_mapping
-    return AutoModelForImageTextToText if is_reader and not is_causal else AutoModelForCausalLM
-
-
 def load_whole(
     folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False, quantization: Quantization = "none"
 ) -> Any:
-    """Loads a causal language model with all its weights into host memory, without dropout.
+    """Loads a causal language model with the weights of its text part into host memory, without dropout.
 
     With `quantization` all linear layers but the output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
     `InvalidArgument` when the folder contains no such model, and `ResourceExhausted` when memory is full.
@@ -66,6 +55,7 @@ def load_whole(
     except _LOADING_ERRORS as error:
         raise_machine_error(error)
         raise _not_loaded(folder, error) from error
+    keep_text_part(lm)
     for module in lm.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             # On a CPU bitsandbytes would repack the codes in the first forward pass without gradient, for a kernel that
@@ -77,7 +67,7 @@ def load_whole(
 def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:
     """Makes the causal language model of a configuration, without dropout and with undefined weights.
 
-    Raises `ValueError` when transformers knows no such model.
+    Only the text part is made. Raises `ValueError` when transformers knows no such model.
     """
     from transformers.initialization import no_init_weights
 
@@ -87,7 +77,7 @@ def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = Fal
         )
     # Tying is part of the initialization that was left out.
     lm.tie_weights()
-    return _without_dropout(lm)
+    return _without_dropout(keep_text_part(lm))
 
 
 def _without_dropout(lm: Any) -> Any:

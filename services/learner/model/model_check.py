@@ -9,16 +9,19 @@ import torch
 from torch import nn
 
 from services.learner.model.attention import choose_attention, register_attention
-from services.learner.model.language_model import auto_class, make_empty, read_config
+from services.learner.model.language_model import make_empty, read_config
 from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.mixers import find_mixers
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
+from services.learner.model.weight_files import WeightFiles, find_weight_files
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from shoal.models.file_names import FileNames
 from shoal.models.head_sizes import check_heads
 from shoal.models.linear_layers import find_targets
 from shoal.models.remote_code import warn_of_code
+from shoal.models.text_part import auto_class, has_other_parts, keep_text_part
 
 _MAX_DIFFERENCE = 1e-3
 """The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""
@@ -31,6 +34,8 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
     """Raises `InvalidArgument` when the folder's model cannot be trained with these settings on this machine."""
     warn_of_code(folder, trust_remote_code=trust_remote_code)
     model = read_config(folder, trust_remote_code=trust_remote_code)
+    if has_other_parts(model):
+        _check_files_have_other_parts(folder, model, trust_remote_code=trust_remote_code)
     attention = choose_attention(config, model)
     if config.sequence_parallel_size > 1:
         check_heads(model.get_text_config().num_attention_heads, config.sequence_parallel_size)
@@ -40,6 +45,20 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
         with torch.device("meta"):
             lm = make_empty(model, torch.float32, trust_remote_code=trust_remote_code)
         find_targets(lm, config.lora.target_modules)
+
+
+def _check_files_have_other_parts(folder: Path, config: Any, *, trust_remote_code: bool) -> None:
+    """Checks that an export can add the parts of the model that are not trained."""
+    with torch.device("meta"):
+        lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
+    files = WeightFiles(find_weight_files(folder))
+    names = FileNames(lm, files.names or None).shapes({name: tuple(p.shape) for name, p in lm.named_parameters()})
+    if (missing := next((name for name in names if name not in files), None)) is not None:
+        raise InvalidArgument(
+            f"model.path: only the text part of a {type(lm).__name__} is trained, and an export copies the other parts "
+            f"from the model's files, but these safetensors files have no tensor {missing}; save the model with "
+            "transformers' save_pretrained"
+        )
 
 
 def _check_no_mixers(config: Any, *, trust_remote_code: bool) -> None:
@@ -102,7 +121,7 @@ def _small_model(config: Any, *, trust_remote_code: bool) -> Any:
             if parameter.ndim >= 2:
                 # A fresh model's layers add nothing to their input, which would hide differences.
                 nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
-    return lm.eval()
+    return keep_text_part(lm).eval()
 
 
 def shrunken(config: Any) -> Any:

@@ -57,3 +57,15 @@ def test_an_adapter_has_two_tensors_for_each_linear_layer_that_is_named_but_none
     assert len(expected_adapter(folder, LoraConfig(rank=4, target_modules=["q_proj", "v_proj"]))) == 2 * 2 * 2
     with pytest.raises(InvalidArgument, match=r'learner\.lora\.target_modules: "qkv" '):
         expected_adapter(folder, LoraConfig(rank=4, target_modules=["qkv"]))
+
+
+def test_only_the_text_part_of_a_model_that_reads_images_is_published(tmp_path: Path, folder: Path) -> None:
+    from services.learner.model.weights import list_weights
+    from shoal.models.file_names import FileNames
+    from tests.support.tiny_readers import make_tiny_reader
+
+    model = make_tiny_reader(tmp_path, "gemma3-whole")
+    shapes = FileNames(model).shapes({weight.name: weight.shape for weight in list_weights(model)})
+    assert expected_tensors(tmp_path) == shapes
+    assert all(name.startswith("language_model.") for name in shapes)
+    assert checked_model(config(tmp_path)).has_other_parts and not checked_model(config(folder)).has_other_parts

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from services.learner.model.attention import choose_attention, register_attention
-from services.learner.model.language_model import auto_class
 from services.learner.model.mixers import find_mixers
 from services.learner.model.packing import PackedRow, pack_for_rank
 from services.learner.model.policy import Policy
 from services.learner.model.trained_products import TrainedProducts
 from shoal.config.tables.learner import LearnerConfig
+from shoal.models.text_part import auto_class, keep_text_part
 from shoal.rollout import TrainGroup
 from tests.support.tiny_families import FAMILIES, READERS, SIZES
 from tests.support.train_batches import make_group
@@ -77,6 +77,7 @@ def gradient_of(lm: Any) -> Tensor:
 def test_completions_that_share_a_prompt_get_the_logprobs_and_gradients_of_the_plain_model(family: str) -> None:
     lm = model_of(family)
     plain = copy.deepcopy(lm)
+    keep_text_part(lm)
     groups = groups_of((20, 9, 13, 4), (5, 30, 2))
     row = packed_row(groups)
     found, _ = policy_of(lm)(row, TEMPERATURE)
@@ -86,7 +87,7 @@ def test_completions_that_share_a_prompt_get_the_logprobs_and_gradients_of_the_p
     weights = torch.linspace(-1, 1, len(found))
     (found * weights).sum().backward()
     (expected * weights).sum().backward()
-    gradient, exact = gradient_of(lm), gradient_of(plain)
+    gradient, exact = gradient_of(lm), gradient_of(keep_text_part(plain))
     error = float((gradient - exact).norm() / exact.norm())
     assert error < 1e-4, f"the gradient differs by {error:.2g} of its norm"
 

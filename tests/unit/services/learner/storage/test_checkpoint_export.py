@@ -9,18 +9,20 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from services.learner.model.model_check import check_model
 from services.learner.model.policy import load_policy
 from services.learner.storage.checkpoint_export import export_checkpoint
 from services.learner.storage.checkpoints import FileDigest
 from services.learner.storage.export import export_model
 from shoal.config import RunConfig
-from shoal.errors import FailedPrecondition
+from shoal.errors import FailedPrecondition, InvalidArgument
 from tests.support.configs import run_config
 from tests.support.plain_export import Parameters, one_rank
 from tests.support.published_models import make_published_model
-from tests.support.tiny_model import make_tiny_model
+from tests.support.tiny_model import make_tiny_model, make_tokenizer
+from tests.support.tiny_readers import make_tiny_reader
 
 TOKENS = torch.arange(40, 80)[None]
 
@@ -108,6 +110,36 @@ def test_a_checkpoint_gives_the_files_that_the_learner_exports(tmp_path: Path, f
     assert names == {path.name for path in (tmp_path / "model").iterdir()}
     for name in names:
         assert (tmp_path / "model" / name).read_bytes() == (tmp_path / "learners" / name).read_bytes(), name
+
+
+def test_parts_that_are_not_trained_are_exported_as_they_are_in_the_models_files(tmp_path: Path) -> None:
+    make_tiny_reader(tmp_path / "source", "gemma3-whole")
+    make_tokenizer().save_pretrained(tmp_path / "source")
+    config = make_config(tmp_path, {})
+    check_model(tmp_path / "source", config.learner)
+    checkpoint, files, policy = write_checkpoint(tmp_path, config)
+    (tmp_path / "model").mkdir()
+    export_checkpoint(config, checkpoint, files, tmp_path / "model")
+    engine: Any = Parameters(policy.lm)
+    export_model(engine, policy.lm, config.model, tmp_path / "learners", one_rank(), dtype="float32")
+    written, original = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "source"))
+    assert (tmp_path / "learners" / "model.safetensors").read_bytes() == (
+        tmp_path / "model" / "model.safetensors"
+    ).read_bytes()
+    assert written.keys() == original.keys()
+    same = {name for name in written if torch.equal(written[name], original[name])}
+    assert same == {name for name in written if name.startswith(("vision_tower.", "multi_modal_projector."))}
+    whole = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
+    torch.testing.assert_close(distribution(whole), expected(policy), atol=1e-5, rtol=0)
+
+
+def test_parts_that_the_models_files_lack_are_refused_before_training(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    make_tiny_reader(source, "gemma3-whole")
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    with pytest.raises(InvalidArgument, match=r"model\.path: .*save_pretrained"):
+        check_model(source, make_config(tmp_path, {}).learner)
 
 
 @pytest.mark.parametrize(("named", "exported"), [({"export_dtype": "float32"}, "float32"), ({}, "bfloat16")])
