@@ -20,6 +20,7 @@ _KEYWORDS = (*_DECLARATIONS, "do", "{", *Branches.KEYWORDS)
 _REDIRECTION = re.compile(r"&?[<>]{1,3}[&|-]?")
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=$")
 _ELEMENT = re.compile(r"\[(\d+)\]")
+_ALL_WORDS = re.compile(r"\$\{([A-Za-z_]\w*)\[@\]\}")
 _INDIRECT = re.compile(r"!([A-Za-z_]\w*)")
 _MAX_NAME_PARTS = 256
 _MAX_WORD_CHARS, _MAX_WORDS = 1 << 20, 100_000
@@ -129,7 +130,7 @@ class _Reader:
         self._at = end
 
     def _double_quoted(self) -> None:
-        text = self._text
+        text, start, was_in_word = self._text, self._at + 1, self._in_word
         self._in_word = True
         self._at += 1
         while self._at < len(text) and text[self._at] != '"':
@@ -141,7 +142,14 @@ class _Reader:
             else:
                 self._add(text[self._at])
                 self._at += 1
+        if self._is_no_word(text[start : self._at]):
+            self._in_word = was_in_word
         self._at += 1
+
+    def _is_no_word(self, quoted: str) -> bool:
+        """Returns whether a text in quotes stands for all of no words: `"$@"` without arguments, or an empty array."""
+        array = _ALL_WORDS.fullmatch(quoted)
+        return quoted in ("$@", "${@}") or (array is not None and self._script.arrays.get(array[1]) == [])
 
     def _expand(self, *, quoted: bool = False) -> None:
         text, start = self._text, self._at

@@ -37,7 +37,8 @@ BRANCHES = (
         (r"mason -- source x.sh \&\& python y.py \$URL", ["mason|--|source|x.sh|&&|python|y.py|$URL"]),
         ("""run '{"a": "$B", "c": 1}'""", ['run|{"a": "$B", "c": 1}']),
         ("run $HOME/data", [f"run|{Path.home()}/data"]),
-        ('run --x 1 "$@" $@', ["run|--x|1|"]),  # The script has no arguments.
+        ('run --x 1 "$@" $@', ["run|--x|1"]),  # The script has no arguments.
+        ('A=()\nrun "${A[@]}" "x$@" "${@}" ""', ["run|x|"]),
         (
             'ARGS=(\n  --x 1  # not --y\n  --name "a b"\n)\nARGS+=(--z $((1+1)))\nrun "${ARGS[@]}" --end',
             ["run|--x|1|--name|a b|--z|2|--end"],
