@@ -21,7 +21,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite4-dense": HEADS_OF_32,
     "falcon-h1": {},
     "gemma4-e": {},
-}
+    "minicpm3": {
+        "qk_rope_head_dim": 32, "qk_nope_head_dim": 32, "v_head_dim": 32, "qk_head_dim": 64, "head_dim": 32,
+    },
+    "olmoe": {"num_attention_heads": 2, "num_key_value_heads": 2},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", FAMILIES)
