@@ -30,8 +30,8 @@ _SAME = (
 """Groups of settings that have the same meaning in a source."""
 _FEATURES = {
     "vision": re.compile(
-        r"(^|[-_/.\d])(vl|vision|omni|llava|idefics\d?|smolvlm\d?)([-_.\d]|$)|internvl|minicpm-?(v|o)\b|pixtral"
-        r"|ministral-3-|glm-?4[._]?[15]v|qwen-?3\.[5-9]|mistral-small-3|gemma-?3n|gemma-?3-(4|12|27)b|gemma-?4",
+        r"(^|(?<!qwen2.5)(?<!qwen3)[-_/.\d])vl([-_.\d]|$)|(^|[-_/.\d])(vision|omni|llava|idefics\d?|smolvlm\d?)([-_.\d]|$)"
+        r"|internvl|minicpm-?(v|o)\b|pixtral|glm-?4[._]?[15]v|mistral-small-3|gemma-?3n",
         re.IGNORECASE,
     ),
     "mixture of experts": re.compile(
@@ -40,7 +40,10 @@ _FEATURES = {
         re.IGNORECASE,
     ),
 }
-"""Feature that is not yet available -> the names of the families of models that need it."""
+"""Feature that is not yet available -> the names of the families of models that need it.
+
+Of some models that can read images the text part can be trained, so their names are absent.
+"""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from shoal.parsing import parse_json
 
 NOT_YET: dict[str, str] = {
     "quantized training": "8-bit models and quantization-aware training; today a frozen model may have 4 bits",
-    "vision": "images, audio and video; today only text models are trained",
+    "vision": "images, audio and video; today models are trained on text alone",
     "mixture of experts": "mixture-of-experts training; today only dense models are trained",
     "FP8 rollout": "quantized engines and caches; today the engine computes in float32, bfloat16 or float16",
     "evolving rubrics": "rubrics that change during a run; today the rubrics in the data do not change",

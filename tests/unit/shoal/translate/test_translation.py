@@ -98,11 +98,20 @@ _FIELDS = {"verl": "actor_rollout_ref.model.path", "roll": "pretrain", "trl": "m
 @pytest.mark.parametrize(
     ("model", "features"),
     [
-        ("Qwen/Qwen2.5-VL-7B-Instruct", ["images"]),
+        ("Qwen/Qwen2-VL-7B-Instruct", ["images"]),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", []),
+        ("Qwen/Qwen3-VL-8B-Instruct", []),
+        ("Qwen/Qwen3.5-4B", []),
+        ("Qwen/Qwen3.5-35B-A3B", ["mixture-of-experts"]),
+        ("google/gemma-3-4b-it", []),
+        ("google/gemma-3n-E2B-it", ["images"]),
+        ("google/gemma-4-E4B-it", []),
+        ("mistralai/Ministral-3-8B-Instruct-2512", []),
         ("zai-org/GLM-4.1V-9B-Thinking", ["images"]),
         ("OpenGVLab/InternVL3_5-2B-HF", ["images"]),
         ("openbmb/MiniCPM-o-2_6", ["images"]),
-        ("Qwen/Qwen3-VL-30B-A3B-Instruct", ["images", "mixture-of-experts"]),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", ["mixture-of-experts"]),
+        ("Qwen/Qwen3-Omni-30B-A3B-Instruct", ["images", "mixture-of-experts"]),
         ("Qwen/Qwen3-235B-A22B", ["mixture-of-experts"]),
         ("mistralai/Mixtral-8x7B-v0.1", ["mixture-of-experts"]),
         ("deepseek-ai/DeepSeek-V3-0324", ["mixture-of-experts"]),
@@ -126,6 +135,6 @@ def test_a_model_is_refused_for_the_features_that_its_name_shows(model: str, fea
 
 
 def test_another_model_resolves_the_refusal() -> None:
-    result = translate(SYSTEMS["verl"], Settings({_FIELDS["verl"]: "Qwen/Qwen2.5-VL-7B-Instruct"}), overrides=BASE)
+    result = translate(SYSTEMS["verl"], Settings({_FIELDS["verl"]: "Qwen/Qwen2-VL-7B-Instruct"}), overrides=BASE)
     assert not [refusal for refusal in result.blocking if "images" in refusal.reason]
     assert any("--set model.path" in note for note in result.notes)
