@@ -89,7 +89,7 @@ def model_shape(path: str, revision: str | None = None) -> ModelShape:
             num_key_value_heads=int(config.get("num_key_value_heads") or heads),
             head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
             vocab_size=int(config["vocab_size"]),
-            ties_embeddings=bool(config.get("tie_word_embeddings", False)),
+            ties_embeddings=bool(whole.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
             has_attention_bias=bool(config.get("attention_bias") or config.get("model_type") == "qwen2"),
             has_query_norms=config.get("model_type") in _QUERY_NORMS,
             can_be_fused=config.get("model_type") in _FUSED,
