@@ -26,8 +26,9 @@ from shoal.models.text_part import auto_class, has_other_parts, keep_text_part
 _MAX_DIFFERENCE = 1e-3
 """The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""
 _DEPTHS = ("depth", "num_hidden_layers", "num_layers", "encoder_layers")
+_SHRUNKEN = ("vocab_size", "vocab_size_per_layer_input", "intermediate_size", "moe_intermediate_size")
 _SHRUNKEN_SIZE = 64
-"""Vocabulary size and MLP width of the small model on which packing is checked."""
+"""Vocabulary sizes and MLP widths (`_SHRUNKEN`) of the small model on which packing is checked."""
 
 
 def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool = False) -> None:
@@ -144,7 +145,7 @@ def shrunken(config: Any) -> Any:
     text.num_hidden_layers = len(kept)
     for name, value in per_layer.items():
         setattr(text, name, [value[layer] for layer in kept])
-    for name in ("vocab_size", "intermediate_size"):
+    for name in _SHRUNKEN:
         if isinstance(size := getattr(text, name, None), int):
             setattr(text, name, min(size, _SHRUNKEN_SIZE))
     if getattr(text, "pad_token_id", None) is not None:

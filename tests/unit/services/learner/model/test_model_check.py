@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import (
     FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     GPT2Config,
     GraniteConfig,
     LlamaConfig,
@@ -16,9 +18,11 @@ from transformers import (
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3NextConfig,
 )
 
 from services.learner.model import policy
+from services.learner.model.language_model import make_empty
 from services.learner.model.model_check import check_model, shrunken
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
@@ -125,3 +129,11 @@ def test_a_shrunken_configuration_has_one_layer_of_each_kind() -> None:
     assert small.num_hidden_layers == 3
     assert (small.vocab_size, small.intermediate_size, small.hidden_size) == (64, 64, 256)
     assert config.num_hidden_layers == 100, "the configuration itself stays as it is"
+
+
+@pytest.mark.parametrize("config", [Gemma4TextConfig(num_kv_shared_layers=10), Qwen3NextConfig()])
+def test_a_shrunken_model_is_small_with_shared_keys_and_with_experts(config: PreTrainedConfig) -> None:
+    with torch.device("meta"):
+        lm = make_empty(shrunken(config), torch.float32)
+    num_parameters = sum(parameter.numel() for parameter in lm.parameters())
+    assert num_parameters < 1e9, f"{num_parameters / 1e6:,.0f} million parameters, {config.num_hidden_layers} layers"
