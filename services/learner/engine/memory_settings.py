@@ -30,7 +30,8 @@ def settle_on_memory(
     """
     is_checkpointing = bool(settings.gradient_checkpointing)
     usual = settings.model_copy(update={"pack_tokens": settings.row_tokens, "gradient_checkpointing": is_checkpointing})
-    if process_group.device.type == "cpu" or None not in (settings.pack_tokens, settings.gradient_checkpointing):
+    is_settled = not is_stage_open and None not in (settings.pack_tokens, settings.gradient_checkpointing)
+    if process_group.device.type == "cpu" or is_settled:
         return usual
     own = torch.cuda.get_device_properties(process_group.device).total_memory
     is_fused = importlib.util.find_spec("liger_kernel") is not None and can_run_kernels(process_group.device)

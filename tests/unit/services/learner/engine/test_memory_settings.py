@@ -183,6 +183,19 @@ def test_an_open_stage_is_the_lowest_that_fits(folder: Path, num_ranks: int, sta
     assert (long.zero_stage, long.gradient_checkpointing) == (3 if num_ranks == 4 else 2, True), long
 
 
+def test_an_open_stage_rises_also_for_rows_and_checkpointing_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    _seven_billion(folder)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=H100))
+    chosen = LearnerConfig(zero_stage=1, compute_dtype="bfloat16", pack_tokens=8192, gradient_checkpointing=True)
+    group: Any = Group()
+    group.size = 4
+    found = settle_on_memory(run(), chosen, folder, group, is_stage_open=True)
+    assert found == chosen.model_copy(update={"zero_stage": 3}), found
+    assert settle_on_memory(run(), chosen, folder, group, is_stage_open=False) == chosen
+
+
 def test_a_learner_that_does_not_fit_warns(
     monkeypatch: pytest.MonkeyPatch, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
