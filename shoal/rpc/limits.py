@@ -15,6 +15,8 @@ CALLS: Mapping[str, int] = {
     # The coordinator repeats a step up to four times if its connection is lost. The learner may still hold each of
     # these calls, until keepalive ends them. One more call may be left from an earlier coordinator.
     "/shoal.v1.LearnerService/TrainStep": 6,
+    # The coordinator hands over four groups at once, and the learner bounds their bytes.
+    "/shoal.v1.LearnerService/HandOverGroup": 32,
     "/shoal.v1.CoordinatorService/ListRollouts": 64,
     "/shoal.v1.CoordinatorService/WatchRun": 2048,
     # Open to callers without credentials.

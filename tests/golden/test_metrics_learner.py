@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from services.learner.engine.reference import follow
 from services.learner.model.logprobs import TokenScorer
@@ -88,7 +89,7 @@ class Recorded(nn.Module):
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
-        self.config = SimpleNamespace()
+        self.config = PreTrainedConfig()
         self.embeddings = nn.Embedding(1, 1)
         self.head = identity_head(logits.shape[1])
         self.logits = logits

@@ -98,7 +98,7 @@ def test_layers_with_weights_that_received_none_are_named_but_not_a_head_that_sh
     engine = object.__new__(weight_transfer.BroadcastWeightTransferEngine)
     engine.model = model
     for is_tied, missed in ((True, ["experts"]), (False, ["experts", "head"])):
-        engine.model_config = SimpleNamespace(hf_text_config=SimpleNamespace(tie_word_embeddings=is_tied))
+        engine.model_config = SimpleNamespace(hf_config=SimpleNamespace(tie_word_embeddings=is_tied))
         assert engine._missed_layers() == missed
 
 

@@ -16,6 +16,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 _HEADS = {"head_dim": 32}
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_PER_LAYER = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 96}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _DELTA = {
     "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -49,10 +50,10 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen3.5-moe": _text("Qwen3_5MoeTextConfig", **_HEADS, **_DELTA, **_EXPERTS, shared_expert_intermediate_size=32),
     "gemma2": _text("Gemma2Config", **_HEADS, query_pre_attn_scalar=32, **_SLIDING),
     "gemma3": _text("Gemma3TextConfig", **_HEADS, query_pre_attn_scalar=32, **_SLIDING),
-    "gemma4": _text("Gemma4TextConfig", **_HEADS, **_SLIDING),
+    "gemma4": _text("Gemma4TextConfig", **_HEADS, **_SLIDING, **_PER_LAYER),
     "gemma4-e": _text(
         "Gemma4TextConfig", **_HEADS, **_SLIDING | {"layer_types": ["sliding_attention", "full_attention"] * 2},
-        num_kv_shared_layers=2, hidden_size_per_layer_input=16, vocab_size_per_layer_input=96,
+        num_kv_shared_layers=2, **_PER_LAYER,
     ),
     "phi3": _text("Phi3Config"),
     "olmo2": _text("Olmo2Config"),
@@ -143,7 +144,7 @@ READERS: dict[str, Callable[[], PreTrainedConfig]] = {
         "Gemma3Config", _HEADS | {"query_pre_attn_scalar": 32} | _SLIDING, _TOWER | {"image_size": 32},
         mm_tokens_per_image=4, image_token_index=95, boi_token_index=94, eoi_token_index=93,
     ),
-    "gemma4-whole": _whole("Gemma4Config", _HEADS | _SLIDING, _TOWER),
+    "gemma4-whole": _whole("Gemma4Config", _HEADS | _SLIDING | _PER_LAYER, _TOWER),
     "ministral3-whole": _whole(
         "Mistral3Config", _HEADS | {"model_type": "ministral3"}, _TOWER | {"image_size": 32, "model_type": "pixtral"}
     ),
