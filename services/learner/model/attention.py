@@ -32,7 +32,7 @@ _SHORT_ON_GPU = 2048
 _FLASH_HEAD_SIZE = 256
 """The largest head size of torch's flash kernels."""
 
-_WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash")
+_WITH_SINKS = ("gpt_oss",)
 """Models whose softmax over keys has one more value for each head, a sink that no value belongs to."""
 _IGNORED = ("position_ids", "cache_position", "position_embeddings")
 """Tensors that models pass on to attention, and that do not change what attention computes."""
@@ -43,8 +43,7 @@ attention."""
 
 
 def choose_attention(config: LearnerConfig, model_config: Any) -> str:
-    """Returns the attention to use. "auto" means eager for a model that caps attention scores or has sinks, otherwise
-    sdpa."""
+    """Returns the attention to use. "auto" means eager for a model that caps attention scores, otherwise sdpa."""
     if config.attention != "auto":
         return config.attention
     text = model_config.get_text_config()

@@ -109,8 +109,7 @@ class LearnerConfig(Section):
     on a GPU true only if the longest row of `pack_tokens` (4096 if unset) would not fit its memory otherwise."""
     attention: Literal["auto", "sdpa", "eager"] = "auto"
     """Attention implementation. `sdpa` uses torch's kernels, on a GPU its flash kernels. `eager` computes all scores.
-    `auto` is eager for models that cap attention scores, such as Gemma 2, or have sinks, such as GPT-OSS, and sdpa for
-    all others."""
+    `auto` is eager for models that cap attention scores, such as Gemma 2, and sdpa for all others."""
     freeze: Annotated[list[str], _SHARDED] = Field(default_factory=list)
     """Prefixes of the names of parameters that are not trained, for example `["model.embed_tokens",
     "model.layers.0."]`. Such parameters have no gradient, no optimizer state and no place in a checkpoint, and are

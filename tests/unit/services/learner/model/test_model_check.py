@@ -11,7 +11,6 @@ from transformers import (
     Gemma4TextConfig,
     GPT2Config,
     GraniteConfig,
-    GraniteSWAConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
@@ -60,7 +59,6 @@ def settings(**values: object) -> LearnerConfig:
         MistralConfig(**LARGE, sliding_window=3),
         Gemma3TextConfig(**LARGE, sliding_window=3),
         GPT2Config(),
-        GraniteSWAConfig(**LARGE),
     ],
     ids=lambda config: config.model_type,
 )
