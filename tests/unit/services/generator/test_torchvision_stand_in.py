@@ -21,8 +21,6 @@ def run(program: str, folder: Path, *, path: str = "") -> subprocess.CompletedPr
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
 def test_the_plug_in_lets_vllm_import_models_that_can_read_images(tmp_path: Path) -> None:
     imports = "; ".join(f"import vllm.model_executor.models.{name}" for name in MODULES)
-    without = run(f"import vllm.model_executor.models.{MODULES[0]}", tmp_path)
-    assert "No module named 'torchvision'" in without.stderr
     done = run(
         f"from services.generator.plugin import register; register(); register(); {imports}\n"
         "from torchvision.transforms.v2 import functional\n"
