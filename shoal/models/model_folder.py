@@ -28,6 +28,10 @@ _REFUSED_KINDS = {
         "vLLM 0.32 loads its experts and attention sinks in a way that a publish cannot take: generators would "
         "continue to sample with the weights of the files"
     ),
+    **dict.fromkeys(
+        ("granite_swa", "granitemoe_swa", "mimo_v2_flash"),
+        "whether a publish reaches its attention sinks has not been tested with vLLM 0.32",
+    ),
     "gemma3n_text": "vLLM 0.32 and transformers compute different log-probabilities with the same weights",
 }
 """The reason to refuse a kind of model (`model_type`) that passes all other checks but would be trained wrongly."""

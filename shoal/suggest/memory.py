@@ -63,8 +63,8 @@ def learner_memory(config: RunConfig, shape: ModelShape, *, is_fused: bool = Tru
 
     Trained weights, gradients and AdamW's two moments are float32 at every stage; from stage 1 on a rank has a second
     copy of the weights that it updates. The ranks divide the optimizer and this copy (from stage 1), the gradients
-    (from stage 2) and the weights (stage 3). Below stage 2 gradients are complete until the step. bfloat16 casts
-    weights when they are used and keeps the casts until the backward pass; at stage 3 weights are gathered as casts.
+    (from stage 2) and the weights (stage 3). Below stage 2 gradients are complete until the step. In bfloat16
+    casts of the weights are kept until the optimizer step; at stage 3 weights are gathered as casts.
 
     With adapters, these rules apply to the adapters. The frozen model is in its compute type, or in 4 bits.
     """
