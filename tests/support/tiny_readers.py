@@ -16,6 +16,8 @@ def make_tiny_reader(folder: Path, family: str, *, seed: int = 1) -> Any:
     config = READERS[family]()
     text = config.get_text_config()
     text.vocab_size, text.max_position_embeddings, text.eos_token_id = 320, 1024, None
+    if hasattr(text, "vocab_size_per_layer_input"):
+        text.vocab_size_per_layer_input = text.vocab_size
     if hasattr(text, "linear_key_head_dim"):
         # vLLM's kernel on a CPU takes no other sizes.
         text.linear_key_head_dim = text.linear_value_head_dim = 128
