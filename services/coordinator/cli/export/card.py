@@ -46,17 +46,29 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-def model_card(record: RunRecord, config: RunConfig, step: int, repo: str = "", *, is_adapter: bool = False) -> str:
-    """Returns the card as Markdown with its header. `repo` is the model's repository, if there is one."""
+def model_card(
+    record: RunRecord,
+    config: RunConfig,
+    step: int,
+    repo: str = "",
+    *,
+    is_adapter: bool = False,
+    reads_images: bool = False,
+) -> str:
+    """Returns the card as Markdown with its header.
+
+    `repo` is the model's repository, if there is one. `reads_images` states that the model can also read images.
+    """
     rows = [row for row in StepFile(record.folder / "metrics.jsonl").read() if row["step"] <= step]
     steps = [row for row in rows if "eval/num_prompts" not in row]
     evaluations = [row for row in rows if "eval/scores" in row or _RATE in row]
     base = _public_name(config.model.path)
+    loader = "AutoModelForImageTextToText" if reads_images else "AutoModelForCausalLM"
     parts = [
         _header(config, is_adapter=is_adapter),
         f"{card_title(record, step)}\n\n{base}, trained with GRPO (group relative policy optimization, "
         f"arXiv:2402.03300) for {step} of {counted(config.run.num_steps, 'step')}, by Shoal {__version__}.",
-        f"## Load it\n\n{_loading(config, repo, step, base if is_adapter else '')}",
+        f"## Load it\n\n{_loading(config, repo, step, base if is_adapter else '', loader)}",
         f"## Training\n\n{_table(('', ''), _facts(config))}",
         *([f"### Reward\n\n{_table(_REWARD_TITLES, rewarded)}"] if (rewarded := _reward_rows(config, steps)) else []),
         *([f"### Curves\n\n{_curves(steps)}"] if steps else []),
@@ -94,8 +106,11 @@ def _public_name(path: str) -> str:
     return path if is_hub_name(path) or path.startswith("package:") else Path(path).name
 
 
-def _loading(config: RunConfig, repo: str, step: int, base: str) -> str:
-    """Returns instructions to load a model, or, with `base`, to load an adapter onto that model."""
+def _loading(config: RunConfig, repo: str, step: int, base: str, loader: str) -> str:
+    """Returns instructions to load a model, or, with `base`, to load an adapter onto that model.
+
+    `loader` is the class of transformers that loads the model.
+    """
     name, revision = (repo, f', revision="step-{step}"') if repo else ("FOLDER", "")
     is_trusted = config.model.trust_remote_code
     trust, trust_flag = (", trust_remote_code=True", " --trust-remote-code") if is_trusted else ("", "")
@@ -104,14 +119,14 @@ def _loading(config: RunConfig, repo: str, step: int, base: str) -> str:
         hint = "" if is_hub_name(base) else f" ({base} is not on the hub: name the folder of your copy)"
         return (
             f"An adapter, to be loaded with the model that it was trained on{hint}:\n\n"
-            "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-            f'model = AutoModelForCausalLM.from_pretrained("{place}"{trust})\n'
+            f"```python\nfrom peft import PeftModel\nfrom transformers import {loader}\n\n"
+            f'model = {loader}.from_pretrained("{place}"{trust})\n'
             f'model = PeftModel.from_pretrained(model, "{name}"{revision})\n```'
         )
     served = name + (f" --revision step-{step}" if repo else "") + trust_flag
     return (
-        "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{name}"{revision}{trust})\n'
+        f"```python\nfrom transformers import {loader}, AutoTokenizer\n\n"
+        f'model = {loader}.from_pretrained("{name}"{revision}{trust})\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{name}"{revision}{trust})\n```\n\n'
         "Serve it with vLLM, on a GPU, or with vLLM's build for CPUs and a cache of 1 GiB for keys and values:\n\n"
         f"```bash\nvllm serve {served}\n{_SERVE_ON_CPU} {served}\n```"

@@ -58,6 +58,7 @@ def export(
     from services.coordinator.cli.export.files import CARD, write_sums
     from services.coordinator.cli.export.model import find_model, staged
     from services.coordinator.store.run_folders import RunFolders, locate_run
+    from shoal.models.model_folder import read_json
 
     place = _Place(to, push, public)
     place.check_options()
@@ -71,7 +72,9 @@ def export(
     print(f"the model of step {model.step} of run {record.run_id}, from {model.folder}", flush=True)
     with staged(model, record, learner_folder, adapter=adapter) as files:
         write_sums(files)
-        card = model_card(record, record.load_config(), model.step, push, is_adapter=adapter)
+        configs = [read_json(folder / "config.json", optional=True) for folder in (files, model.folder)]
+        reads_images = any("vision_config" in config for config in configs)
+        card = model_card(record, record.load_config(), model.step, push, is_adapter=adapter, reads_images=reads_images)
         (files / CARD).write_text(card, encoding="utf-8")
         if dry_run:
             _show(files, card, place.names(model.step), obstacles)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from services.coordinator.cli.export.card import model_card
@@ -112,6 +113,15 @@ def test_the_card_of_an_adapter_says_how_to_load_it_onto_its_base(tmp_path: Path
     local = model_card(record, parse_config(config_values(tmp_path)), 40, is_adapter=True)
     assert 'from_pretrained("FOLDER OF base-7b")' in local, local
     assert "vllm serve" not in text and "AutoTokenizer" not in text
+
+
+@pytest.mark.parametrize("is_adapter", [True, False])
+def test_the_card_of_a_model_that_reads_images_names_the_class_that_loads_it(tmp_path: Path, is_adapter: bool) -> None:
+    record = RunRecord("sums", tmp_path, policy_version=1, num_steps=1)
+    config = parse_config(config_values(tmp_path))
+    for reads_images, loader in ((True, "AutoModelForImageTextToText"), (False, "AutoModelForCausalLM")):
+        text = model_card(record, config, 1, is_adapter=is_adapter, reads_images=reads_images)
+        assert text.count("AutoModelFor") == text.count(loader) == 2, text
 
 
 def test_the_card_of_a_model_with_code_of_its_own_says_that_it_has_to_be_trusted(tmp_path: Path) -> None:
