@@ -48,6 +48,13 @@ Then, in this folder, on a machine that does nothing else:
 {commands}
 make docs
 ```
+
+On a GPU, with the extra `learner-cuda` ([README.md](../README.md#try-it)):
+
+```bash
+{gpu_commands}
+make docs
+```
 """
 
 
@@ -59,9 +66,10 @@ def page() -> str:
     )
     commands = [
         f'make bench NAME={name} ARGS="{found["run"]["arguments"]}"'
-        for name, results in (("step", steps), ("learner", learners), ("learner", on_gpus))
+        for name, results in (("step", steps), ("learner", learners))
         for found in results.values()
     ]
+    gpu_commands = [f'make bench NAME=learner ARGS="{found["run"]["arguments"]}"' for found in on_gpus.values()]
     trl = next(found["trl"]["versions"] for found in steps.values() if found["trl"])
     return "\n".join(
         [
@@ -69,7 +77,11 @@ def page() -> str:
             *map(_step, steps.values()),
             *map(_learner, learners.values()),
             _on_gpus(list(on_gpus.values())),
-            REPEAT.format(commands="\n".join(commands), **{**trl, "torch": trl["torch"].partition("+")[0]}),
+            REPEAT.format(
+                commands="\n".join(commands),
+                gpu_commands="\n".join(gpu_commands),
+                **{**trl, "torch": trl["torch"].partition("+")[0]},
+            ),
         ]
     )
 
