@@ -7,8 +7,11 @@ a model FOLDER/models/<name>.
 import gc
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import deepspeed
 import torch
@@ -17,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from services.learner.engine import sharded_loading
+from services.learner.engine.converted_tensors import TensorGroup
 from services.learner.engine.deepspeed_settings import policy_sharding, start_deepspeed
 from services.learner.engine.sharded_loading import load_model
 from services.learner.model.language_model import load_whole
@@ -43,9 +47,31 @@ class LiveBytes(TorchDispatchMode):
                 storage = tensor.untyped_storage()
                 num_bytes = 0 if is_mapped else storage.nbytes()
                 self._alive.setdefault(storage._cdata, (StorageWeakRef(storage), num_bytes))
-        self._alive = {key: alive for key, alive in self._alive.items() if not alive[0].expired()}
-        self.peak = max(self.peak, sum(num_bytes for _, num_bytes in self._alive.values()))
+        self.peak = max(self.peak, self.alive)
         return result
+
+    @property
+    def alive(self) -> int:
+        """The bytes of the tensors that are in memory now."""
+        self._alive = {key: alive for key, alive in self._alive.items() if not alive[0].expired()}
+        return sum(num_bytes for _, num_bytes in self._alive.values())
+
+
+@contextmanager
+def peak_of_reading(live: LiveBytes) -> Iterator[list[int]]:
+    """Yields a list which gets the bytes that the conversions of the files' tensors hold at most."""
+    read, peaks = TensorGroup.part, [0]
+
+    def recorded_part(group: TensorGroup, index: int) -> dict[str, torch.Tensor]:
+        before, before_peak = live.alive, live.peak
+        live.peak = 0
+        part = read(group, index)
+        peaks[0] = max(peaks[0], live.peak - before)
+        live.peak = max(live.peak, before_peak)
+        return part
+
+    with patch.object(TensorGroup, "part", recorded_part):
+        yield peaks
 
 
 def load(folder: Path, dtype: torch.dtype, process_group: ProcessGroup) -> dict[str, Any]:
@@ -53,7 +79,7 @@ def load(folder: Path, dtype: torch.dtype, process_group: ProcessGroup) -> dict[
     sharding = policy_sharding(LearnerConfig(zero_stage=3))
     gc.collect()
     gc.disable()
-    with LiveBytes() as live:
+    with LiveBytes() as live, peak_of_reading(live) as reading:
         try:
             lm = load_model(folder, dtype, sharding=sharding, process_group=process_group)
         except InvalidArgument as error:
@@ -70,6 +96,7 @@ def load(folder: Path, dtype: torch.dtype, process_group: ProcessGroup) -> dict[
         "is_sharded": len(sharded) == len(sizes),
         "differing": [n for n, t in expected.items() if t.dtype != loaded[n].dtype or not torch.equal(t, loaded[n])],
         "peak": live.peak,
+        "reading": reading[0],
         "whole": sum(sizes),
         "largest": max(sizes),
         "at_stage_1": load_onto_device(folder, dtype, process_group, expected),

@@ -1,27 +1,31 @@
 """Loading a model from its files, which are mapped into memory: each rank reads what it keeps.
 
 Up to ZeRO stage 2 a rank copies each tensor to its device. At stage 3 the model is sharded while it is made, and a rank
-copies its shards: no rank ever holds the whole model.
+copies its shards: no rank ever holds the whole model. Beside what it keeps, a rank holds at most one part of one group
+of `converted_tensors`: for example, one expert.
 """
 
 import ctypes
 import gc
 import logging
+import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
+from services.learner.engine.converted_tensors import CONVERSION_ERRORS, ConvertedTensors
 from services.learner.engine.deepspeed_settings import deepspeed, start_deepspeed
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.weight_files import WeightFiles, find_weight_files
-from services.learner.model.weights import whole_shape
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
@@ -46,15 +50,19 @@ def load_model(
     """Loads a language model in the type `dtype`: sharded at stage 3, else whole onto the device of every rank.
 
     `sharding` is DeepSpeed's `zero_optimization`. At every stage, transformers loads the whole model into host memory
-    if the model is quantized, or if files and parameters differ in form; at stage 3 a difference in form is logged as a
-    warning. Call this function on all ranks. Raises, on every rank alike, `InvalidArgument` for a folder that cannot be
-    loaded, and `ResourceExhausted` if a rank has too little memory.
+    if the model is quantized, or has a `shard_obstacle`; at stage 3 the obstacle is logged as a warning. Call this
+    function on all ranks. Raises, on every rank alike, `InvalidArgument` for a folder that cannot be loaded, and
+    `ResourceExhausted` if a rank has too little memory.
     """
     shards = sharding["stage"] == 3
     if shards:
         _map_large_tensors()
     if quantization == "none" and _can_read(
-        folder, process_group, trust_remote_code=trust_remote_code, level=logging.WARNING if shards else logging.INFO
+        folder,
+        dtype,
+        process_group,
+        trust_remote_code=trust_remote_code,
+        level=logging.WARNING if shards else logging.INFO,
     ):
         if shards:
             return _load_sharded(folder, dtype, sharding, process_group, trust_remote_code=trust_remote_code)
@@ -77,10 +85,12 @@ def _map_large_tensors() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def _can_read(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool, level: int) -> bool:
+def _can_read(
+    folder: Path, dtype: torch.dtype, process_group: ProcessGroup, *, trust_remote_code: bool, level: int
+) -> bool:
     """Returns whether every rank can read parameters from the files that the rank sees. Logs an obstacle at `level`."""
     try:
-        obstacle = shard_obstacle(folder, trust_remote_code=trust_remote_code)
+        obstacle = shard_obstacle(folder, dtype, trust_remote_code=trust_remote_code)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         obstacle = f"the model's files cannot be read: {error}"
     obstacles = [text.decode() for text in process_group.all_gather((obstacle or "").encode())]
@@ -95,32 +105,54 @@ def _can_read(folder: Path, process_group: ProcessGroup, *, trust_remote_code: b
     return first is None
 
 
-def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | None:
-    """Returns why a rank cannot read the model's parameters from the model's files; None if the rank can.
+def shard_obstacle(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False) -> str | None:
+    """Returns why a rank cannot read the model in the type `dtype` from the model's files; None if the rank can.
 
-    A rank can read them if each parameter is a tensor of the same name and shape. Raises `InvalidArgument` for a
-    folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for unreadable files.
+    A rank can read each parameter that transformers makes of floats of the files by moving them. Raises
+    `InvalidArgument` for a folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for
+    unreadable files.
     """
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if getattr(config, "transformers_weights", None) is not None or not (paths := find_weight_files(folder)):
         return "the model has neither model.safetensors nor model.safetensors.index.json with its files"
+    if getattr(config, "quantization_config", None) is not None:
+        return "the model's files are quantized"
     files = WeightFiles(paths)
+    lm = _make_meta(config, trust_remote_code=trust_remote_code)
+    kept = lm._keep_in_fp32_modules_strict
+    if dtype != torch.float32 and kept and (names := [name for name, _ in lm.named_parameters() if _is_in(name, kept)]):
+        return f"transformers keeps {names[0]} of a {type(lm).__name__} in float32"
+    try:
+        tensors = ConvertedTensors(lm, files)
+    except CONVERSION_ERRORS as error:
+        return f"transformers cannot convert the tensors of a {type(lm).__name__}: {error}"
+    return _form_obstacle(lm, tensors, files)
+
+
+def _make_meta(config: Any, *, trust_remote_code: bool) -> Any:
     with torch.device("meta"):
-        lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
-    if get_model_conversion_mapping(lm, add_legacy=False):
-        return f"transformers converts the tensors of a {type(lm).__name__} during loading"
-    if lm._keep_in_fp32_modules_strict:
-        return f"transformers keeps parameters of a {type(lm).__name__} in float32"
-    for name, parameter in lm.named_parameters():
-        if name not in files:
+        return make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
+
+
+def _is_in(name: str, patterns: Iterable[str]) -> bool:
+    return any(re.search(pattern.replace("*", ".*"), name) for pattern in patterns)
+
+
+def _form_obstacle(lm: Any, tensors: ConvertedTensors, files: WeightFiles) -> str | None:
+    saved = lm.state_dict().keys()
+    buffers = [(name, buffer) for name, buffer in lm.named_buffers() if name in saved]
+    for name, value in (*lm.named_parameters(), *buffers):
+        if name not in tensors:
             return f"the model's files have no tensor {name}"
-        kind, shape = files.form(name)
-        if kind not in _FLOATS or shape != whole_shape(parameter):
-            return f"in the files {name} is {kind} of shape {list(shape)}, not a float of shape {list(parameter.shape)}"
+        group = tensors.group_of(name)
+        kinds = {files.form(source)[0] for source in group.sources}
+        if not kinds.issubset(_FLOATS) or group.shapes[name] != tuple(value.shape):
+            return (
+                f"in the files {name} is {', '.join(sorted(kinds))} of shape {list(group.shapes[name])}, not a float "
+                f"of shape {list(value.shape)}"
+            )
     for tied, source in lm.all_tied_weights_keys.items():
-        if tied in files and not torch.equal(files.tensor(tied), files.tensor(source)):
+        if tied in tensors and not tensors.equal(tied, source):
             return (
                 f"the model's configuration ties {tied} to {source}, but the model's files have different values for "
                 f"{tied}"
@@ -129,17 +161,15 @@ def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | No
 
 
 def _load_onto_device(folder: Path, dtype: torch.dtype, process_group: ProcessGroup, *, trust_remote_code: bool) -> Any:
-    """Loads the whole model, one tensor at a time. On a GPU no rank holds the model in host memory."""
+    """Loads the whole model, one group of tensors at a time. On a GPU no rank holds the model in host memory."""
     with process_group.raising_on_all(), _reading(folder):
         config = read_config(folder, trust_remote_code=trust_remote_code)
         # Tensors that are never written take no memory.
         lm = make_empty(config, dtype, trust_remote_code=trust_remote_code)
-        files = WeightFiles(find_weight_files(folder))
-        for name, parameter in lm.named_parameters():
-            # The device casts: less goes to it, and the host does not hold the cast.
-            mapped = files.tensor(name).to(process_group.device)
-            parameter.data = torch.empty_like(parameter, device=process_group.device).copy_(mapped)
-        _copy_buffers(lm, files, process_group.device)
+        for parameter in lm.parameters():
+            parameter.data = torch.empty_like(parameter, device=process_group.device)
+        places = {name: _Place(parameter.data.view(-1)) for name, parameter in lm.named_parameters()}
+        _read_values(folder, lm, places, process_group.device, trust_remote_code=trust_remote_code)
     return lm
 
 
@@ -158,10 +188,8 @@ def _load_sharded(
     # Sharded parameters refer to themselves, even after tying has replaced them.
     gc.collect()
     with process_group.raising_on_all(), _reading(folder):
-        files = WeightFiles(find_weight_files(folder))
-        for name, parameter in lm.named_parameters():
-            _copy_shard(parameter, files, name)
-        _copy_buffers(lm, files, process_group.device)
+        places = {name: _place_of_shard(parameter) for name, parameter in lm.named_parameters()}
+        _read_values(folder, lm, places, process_group.device, trust_remote_code=trust_remote_code)
     return lm
 
 
@@ -177,24 +205,58 @@ class _Sharder(deepspeed.zero.Init):
         param.partition()
 
 
-def _copy_shard(parameter: nn.Parameter, files: WeightFiles, name: str) -> None:
-    """Copies this rank's shard of a parameter: rank n of N gets the n-th of N equal parts. The last part is padded."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank keeps values of a tensor: flat, from the value with the index `start` on."""
+
+    values: Tensor
+    start: int = 0
+
+    def overlaps(self, start: int, num_values: int) -> bool:
+        """Returns whether the rank keeps some of the values from the index `start` on."""
+        return start < self.start + len(self.values) and self.start < start + num_values
+
+    def take(self, part: Tensor, start: int) -> None:
+        """Copies what the rank keeps of the values from the index `start` on."""
+        first, last = max(self.start, start), min(self.start + len(self.values), start + part.numel())
+        # The device casts: less goes to it, and the host does not hold the cast.
+        mine = part.reshape(-1)[first - start : last - start].to(self.values.device)
+        self.values[first - self.start : last - self.start].copy_(mine)
+
+
+def _place_of_shard(parameter: nn.Parameter) -> _Place:
+    """Returns the place of this rank's shard: rank n of N gets the n-th of N equal parts. The last part is padded."""
     shard = parameter.ds_tensor.data
     start = parameter.ds_zero_partition_rank * shard.numel()
-    mine = files.tensor(name).reshape(-1)[start : start + shard.numel()]
-    shard[: len(mine)].copy_(mine)
-    shard[len(mine) :].zero_()
+    shard[max(0, math.prod(parameter.ds_shape) - start) :].zero_()
     # This second copy (hpZ) has the values that the model was made with. The first forward pass makes a new one.
     parameter.ds_secondary_tensor = None
+    return _Place(shard, start)
 
 
-def _copy_buffers(lm: nn.Module, files: WeightFiles, device: torch.device) -> None:
-    """Copies the buffers that belong to the model's weights, and puts all buffers on the device."""
+def _read_values(
+    folder: Path, lm: Any, places: dict[str, _Place], device: torch.device, *, trust_remote_code: bool
+) -> None:
+    """Copies the values of parameters and saved buffers from the files, and puts all buffers on the device.
+
+    Only the parts of which this rank keeps values are read, and a part is freed before the next is read.
+    """
     saved = lm.state_dict().keys()
+    kept = lm._keep_in_fp32_modules_strict or ()
     for name, buffer in lm.named_buffers():
-        if name in saved and name in files:
-            buffer.copy_(files.tensor(name))
-        buffer.data = buffer.data.to(device)
+        dtype = torch.float32 if name in saved and _is_in(name, kept) else buffer.dtype
+        buffer.data = buffer.data.to(device, dtype)
+        if name in saved:
+            places = places | {name: _Place(buffer.data.view(-1))}
+    meta = _make_meta(lm.config, trust_remote_code=trust_remote_code)
+    for group in ConvertedTensors(meta, WeightFiles(find_weight_files(folder))):
+        sizes = {name: math.prod(shape) // group.num_parts for name, shape in group.shapes.items() if name in places}
+        for index in range(group.num_parts):
+            if any(places[name].overlaps(index * size, size) for name, size in sizes.items()):
+                part = group.part(index)
+                for name, size in sizes.items():
+                    if places[name].overlaps(index * size, size):
+                        places[name].take(part[name], index * size)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Models whose shards can be read from their files, and models that transformers has to load."""
 
 import errno
+import json
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,10 +11,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from services.learner.engine import sharded_loading
+from services.learner.engine.converted_tensors import ConvertedTensors
 from services.learner.engine.sharded_loading import load_model, shard_obstacle
+from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.weight_files import WeightFiles
 from shoal.errors import InvalidArgument, ResourceExhausted
 from tests.support.tiny_model import make_tiny_model
@@ -21,13 +30,13 @@ from tests.support.tiny_model import make_tiny_model
 
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 def test_shards_of_a_model_in_safetensors_can_be_read(tmp_path: Path, tie_embeddings: bool) -> None:
-    assert shard_obstacle(make_tiny_model(tmp_path, tie_embeddings=tie_embeddings)) is None
+    assert shard_obstacle(make_tiny_model(tmp_path, tie_embeddings=tie_embeddings), torch.float32) is None
 
 
 def test_tied_weights_may_be_saved_twice(tmp_path: Path) -> None:
     make_tiny_model(tmp_path)
     _edit_weights(lambda tensors: {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()})(tmp_path)
-    assert shard_obstacle(tmp_path) is None
+    assert shard_obstacle(tmp_path, torch.float32) is None
 
 
 def _edit_weights(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path], None]:
@@ -38,17 +47,24 @@ def _edit_weights(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[
     return change
 
 
+def test_files_may_have_the_names_of_the_model_without_its_head(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path)
+    _edit_weights(lambda tensors: {name.removeprefix("model."): tensor for name, tensor in tensors.items()})(tmp_path)
+    assert shard_obstacle(tmp_path, torch.float32) is None
+    loaded, whole = _load(tmp_path).state_dict(), load_whole(tmp_path, torch.float32).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in whole.items())
+
+
 def _as_bin(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def _rename(tensors: dict[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    return {f"policy.{name}": tensor for name, tensor in tensors.items()}
 
 
 def _as_mixture_of_experts(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
     config = Qwen3MoeConfig(
         vocab_size=64,
         hidden_size=32,
@@ -58,6 +74,18 @@ def _as_mixture_of_experts(folder: Path) -> None:
         moe_intermediate_size=8,
     )
     Qwen3MoeForCausalLM(config).save_pretrained(folder)
+
+
+def _without_an_expert(folder: Path) -> None:
+    _as_mixture_of_experts(folder)
+    path = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(path).items() if ".experts.1.up_proj" not in name}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _quantized(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": {"quant_method": "fp8"}}))
 
 
 @pytest.mark.parametrize(
@@ -77,17 +105,47 @@ def _as_mixture_of_experts(folder: Path) -> None:
             _edit_weights(lambda tensors: tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}),
             r"ties lm_head\.weight to model\.embed_tokens\.weight",
         ),
-        (_as_mixture_of_experts, "converts the tensors of a Qwen3MoeForCausalLM"),
+        (_without_an_expert, "cannot convert the tensors of a Qwen3MoeForCausalLM: Sizes of tensors must match"),
+        (_quantized, "files are quantized"),
     ],
-    ids=["bin", "renamed", "shape", "type", "tied", "converted"],
+    ids=["bin", "renamed", "shape", "type", "tied", "experts", "quantized"],
 )
 def test_a_model_whose_files_have_another_form_is_named(
     tmp_path: Path, change: Callable[[Path], None], reason: str
 ) -> None:
     make_tiny_model(tmp_path)
     change(tmp_path)
-    obstacle = shard_obstacle(tmp_path) or "none"
+    obstacle = shard_obstacle(tmp_path, torch.float32) or "none"
     assert re.search(reason, obstacle), obstacle
+
+
+def test_parameters_that_transformers_keeps_in_float32_are_an_obstacle_only_to_lower_types(tmp_path: Path) -> None:
+    config = Ernie4_5_MoeConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        moe_num_experts=2,
+        moe_k=1,
+        moe_intermediate_size=8,
+    )
+    Ernie4_5_MoeForCausalLM(config).save_pretrained(tmp_path)
+    assert shard_obstacle(tmp_path, torch.float32) is None
+    assert "keeps model.layers.1.mlp.gate.weight of a Ernie4" in str(shard_obstacle(tmp_path, torch.bfloat16))
+
+
+def test_each_expert_is_a_part_of_its_own_and_a_divided_tensor_is_not(tmp_path: Path) -> None:
+    _as_mixture_of_experts(tmp_path)
+    files = WeightFiles([tmp_path / "model.safetensors"])
+    with torch.device("meta"):
+        lm = make_empty(read_config(tmp_path), torch.float32)
+    group = ConvertedTensors(lm, files).group_of("model.layers.0.mlp.experts.gate_up_proj")
+    assert group.num_parts == 2
+    experts = "model.layers.0.mlp.experts"
+    halves = [files.tensor(f"{experts}.1.{half}_proj.weight") for half in ("gate", "up")]
+    assert torch.equal(group.part(1)[f"{experts}.gate_up_proj"], torch.cat(halves)[None])
 
 
 class Alone:
