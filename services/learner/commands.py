@@ -134,7 +134,7 @@ class LearnerCommands:
         engine.set_entropy_gradient(config.loss.entropy_coef != 0)
         with process_group.raising_on_all():
             # Fail now: an export would fail only after all training.
-            FileTensors(policy.lm, engine.shapes, getattr(torch, model.dtype), folder)
+            FileTensors(policy.lm, getattr(torch, model.dtype), folder)
         reference: Reference | None = None
         if loaded is not None:
             reference = ReferenceModel(loaded, settings, device=process_group.device)

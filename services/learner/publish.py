@@ -17,7 +17,7 @@ from shoal.models.model_folder import ModelDescription
 from shoal.rpc.options import MAX_MESSAGE_BYTES
 from shoal.weights.board import serve_store
 from shoal.weights.group import BroadcastGroup
-from shoal.weights.manifest import Manifest, TensorHash, TensorSpec
+from shoal.weights.manifest import ELEMENT_BYTES, Manifest, TensorHash, TensorSpec
 from shoal.weights.rendezvous import Rendezvous
 from shoal.weights.transfer import hash_tensor, send_weights
 
@@ -33,23 +33,27 @@ _HASH_BYTES = 48
 def make_manifest(engine: "DeepSpeedEngine", config: RunConfig, model: ModelDescription) -> Manifest:
     """Lists the tensors to broadcast (the tensors of the files or of the adapters), in the published type.
 
-    Raises the errors of `FileNames.shapes`, and `InvalidArgument` if the list does not fit in a message.
+    Tensors of the engine's `float32_shapes` are published in float32. Raises the errors of `FileNames.shapes`, and
+    `InvalidArgument` if the list does not fit in a message.
     """
     dtype = published_dtype(config, model.dtype, engine.compute_dtype, on_cpu=engine.device.type == "cpu")
     is_adapter = config.generator.lora == "adapter"
     shapes = engine.adapter_shapes if is_adapter else engine.file_names.shapes(engine.shapes)
+    in_float32 = {} if is_adapter else engine.file_names.shapes(engine.float32_shapes)
     num_bytes = sum(len(name) + _HASH_BYTES for name in shapes)
     if num_bytes > MAX_MESSAGE_BYTES:
         raise InvalidArgument(
             f"model.path: the names and hashes of this model's {len(shapes)} tensors take {num_bytes} bytes, but one "
             f"message must hold them all, in at most {MAX_MESSAGE_BYTES} bytes: use a model with fewer experts"
         )
-    return Manifest(tuple(TensorSpec(name, dtype, shape) for name, shape in shapes.items()))
+    return Manifest(
+        tuple(TensorSpec(name, "float32" if name in in_float32 else dtype, shape) for name, shape in shapes.items())
+    )
 
 
 def canary_dtype(compute_dtype: str, manifest: Manifest) -> str:
     """Returns the type that limits the canary's precision: the published type, or for float32 the compute type."""
-    sent = manifest.tensors[0].dtype
+    sent = _lowest_type(manifest)
     return compute_dtype if sent == "float32" else sent
 
 
@@ -57,7 +61,11 @@ def published_tensors(engine: "DeepSpeedEngine", config: RunConfig, manifest: Ma
     """Yields the whole tensors of the manifest, in the order of the manifest. Exhaust the iterator on all ranks."""
     if config.generator.lora == "adapter":
         return engine.adapter_parameters()
-    return engine.file_names.tensors(engine.full_parameters(getattr(torch, manifest.tensors[0].dtype)))
+    return engine.file_names.tensors(engine.full_parameters(getattr(torch, _lowest_type(manifest))))
+
+
+def _lowest_type(manifest: Manifest) -> str:
+    return min((spec.dtype for spec in manifest.tensors), key=ELEMENT_BYTES.__getitem__)
 
 
 class WeightPublisher:

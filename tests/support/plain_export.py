@@ -24,12 +24,12 @@ class Parameters:
     def __init__(self, lm: Any) -> None:
         self.lm = lm
         self.num_given = 0
-        self.shapes = {name: tuple(parameter.shape) for name, parameter in lm.named_parameters()}
+        self.shapes = {weight.name: weight.shape for weight in list_weights(lm)}
 
     def full_parameters(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self.lm.named_parameters():
+        for weight in list_weights(self.lm):
             self.num_given += 1
-            yield name, parameter.data
+            yield weight.name, weight.parameter.data
 
 
 class Adapted(Parameters):

@@ -104,6 +104,11 @@ class DeepSpeedEngine:
         return {weight.name: weight.shape for weight in self._weights}
 
     @property
+    def float32_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The `shapes` of the parameters that stay float32 in a publish or an export of lower precision."""
+        return {weight.name: weight.shape for weight in self._weights if weight.is_float32}
+
+    @property
     def num_trained(self) -> int:
         """Number of trained values, on all ranks together."""
         return sum(math.prod(whole_shape(parameter)) for parameter in self._trained)

@@ -20,7 +20,7 @@ from services.learner.model.adapters import switched_off
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
 from services.learner.model.weight_files import WeightFiles
-from services.learner.model.weights import adapted_layers
+from services.learner.model.weights import adapted_layers, list_weights
 from shoal.config.tables.learner import LearnerConfig
 
 
@@ -52,7 +52,7 @@ class ReferenceModel:
 
     def __init__(self, reference: Policy, config: LearnerConfig, *, device: torch.device) -> None:
         self._model: Any
-        self._parameters = list(reference.lm.named_parameters())
+        self._parameters = [(weight.name, weight.parameter) for weight in list_weights(reference.lm)]
         self._is_sharded = config.zero_stage == 3
         if self._is_sharded:
             start_deepspeed(device)

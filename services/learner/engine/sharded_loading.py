@@ -10,8 +10,7 @@ import gc
 import logging
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from services.learner.engine.deepspeed_settings import deepspeed, start_deepspee
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.weight_files import WeightFiles, find_weight_files
+from services.learner.model.weights import is_kept_in_float32
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
@@ -119,8 +119,9 @@ def shard_obstacle(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool 
         return "the model's files are quantized"
     files = WeightFiles(paths)
     lm = _make_meta(config, trust_remote_code=trust_remote_code)
-    kept = lm._keep_in_fp32_modules_strict
-    if dtype != torch.float32 and kept and (names := [name for name, _ in lm.named_parameters() if _is_in(name, kept)]):
+    if dtype != torch.float32 and (
+        names := [name for name, _ in lm.named_parameters() if is_kept_in_float32(lm, name)]
+    ):
         return f"transformers keeps {names[0]} of a {type(lm).__name__} in float32"
     try:
         tensors = ConvertedTensors(lm, files)
@@ -132,10 +133,6 @@ def shard_obstacle(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool 
 def _make_meta(config: Any, *, trust_remote_code: bool) -> Any:
     with torch.device("meta"):
         return make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
-
-
-def _is_in(name: str, patterns: Iterable[str]) -> bool:
-    return any(re.search(pattern.replace("*", ".*"), name) for pattern in patterns)
 
 
 def _form_obstacle(lm: Any, tensors: ConvertedTensors, files: WeightFiles) -> str | None:
@@ -242,9 +239,8 @@ def _read_values(
     Only the parts of which this rank keeps values are read, and a part is freed before the next is read.
     """
     saved = lm.state_dict().keys()
-    kept = lm._keep_in_fp32_modules_strict or ()
     for name, buffer in lm.named_buffers():
-        dtype = torch.float32 if name in saved and _is_in(name, kept) else buffer.dtype
+        dtype = torch.float32 if name in saved and is_kept_in_float32(lm, name) else buffer.dtype
         buffer.data = buffer.data.to(device, dtype)
         if name in saved:
             places = places | {name: _Place(buffer.data.view(-1))}

@@ -17,9 +17,9 @@ _GATHER_BYTES = 256 << 20
 def whole_weights(weights: Sequence[Weight], dtype: torch.dtype, *, is_sharded: bool) -> Iterator[tuple[str, Tensor]]:
     """Yields each whole weight by name, with the weight's adapter merged in. Exhaust the iterator on all ranks.
 
-    Trained and merged weights are float32, except that sharded weights may come in bfloat16 if `dtype` is bfloat16.
-    Such a weight is the float32 value rounded once, as the caller would round it. Do not write to a tensor: it may be
-    the parameter.
+    Trained and merged weights are float32, except that sharded weights may come in bfloat16 if `dtype` is bfloat16 and
+    they need not stay float32. Such a weight is the float32 value rounded once, as the caller would round it. Do not
+    write to a tensor: it may be the parameter.
     """
     if not is_sharded:
         yield from ((weight.name, _value(weight, _matrices(weight.adapter, is_sharded=False))) for weight in weights)
@@ -31,7 +31,7 @@ def whole_weights(weights: Sequence[Weight], dtype: torch.dtype, *, is_sharded: 
         adapters = [_matrices(weight.adapter, is_sharded=True) for weight in bucket]
         with deepspeed.zero.GatheredParameters([weight.parameter for weight in bucket]):
             whole = [
-                _value(weight, matrices).to(dtype, copy=matrices is None)
+                _value(weight, matrices).to(weight.sent_dtype(dtype), copy=matrices is None)
                 for weight, matrices in zip(bucket, adapters, strict=True)
             ]
         yield from zip([weight.name for weight in bucket], whole, strict=True)
@@ -80,7 +80,7 @@ def _needs_master(weight: Weight, dtype: torch.dtype) -> bool:
 
     Parameters gathered for the forward pass may be rounded to bfloat16. A frozen parameter has no master.
     """
-    return bool(weight.parameter.requires_grad) and dtype != torch.bfloat16
+    return bool(weight.parameter.requires_grad) and weight.sent_dtype(dtype) != torch.bfloat16
 
 
 def _master(parameter: nn.Parameter) -> Tensor:

@@ -79,7 +79,7 @@ def export_checkpoint(
         # Checkpoints of earlier versions do not name the type.
         export_dtype = read_json(checkpoint / SUMMARY, optional=True).get("export_dtype", model_config(source).dtype)
         dtype = getattr(torch, export_dtype)
-        tensors = FileTensors(lm, {weight.name: weight.shape for weight in weights}, dtype, source)
+        tensors = FileTensors(lm, dtype, source)
         write_weights_folder(folder, tensors.forms, tensors.stream(whole_weights(weights, dtype, is_sharded=False)))
         write_companions(folder, lm, config.model, export_dtype)
     if settings.lora.is_on:

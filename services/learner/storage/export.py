@@ -58,7 +58,7 @@ def export_model(
     if process_group.rank == 0:
         try:
             partial = start_folder(folder)
-            files = FileTensors(lm, engine.shapes, torch_dtype, resolve_model(model.path, model.revision))
+            files = FileTensors(lm, torch_dtype, resolve_model(model.path, model.revision))
             write_weights_folder(partial, files.forms, files.stream(tensors))
             if lora is not None:
                 write_adapter_folder(partial / ADAPTER_FOLDER, engine.adapter_shapes, adapters, lora, model)

@@ -4,7 +4,7 @@ transformers renames and fuses tensors while it loads some models (the experts o
 reverse this. Every other program, and earlier versions of transformers, know only the names in the files.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from services.learner.model.weight_files import WeightFiles, find_weight_files
+from services.learner.model.weights import list_weights
 from services.learner.storage.weights_folder import Form, Forms, uniform
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
@@ -30,8 +31,8 @@ class FileTensors:
     that transformers leaves out. Such tensors are not changed.
     """
 
-    def __init__(self, lm: Any, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, source: Path) -> None:
-        """`shapes` are the shapes of the model's tensors, in its order; `source` is the folder of the loaded model.
+    def __init__(self, lm: Any, dtype: torch.dtype, source: Path) -> None:
+        """`source` is the folder of the loaded model. Tensors of lower precision get the type `dtype`.
 
         Raises `FailedPrecondition` for unreadable files, and for a model that transformers cannot convert back.
         """
@@ -39,7 +40,10 @@ class FileTensors:
         try:
             self._source = WeightFiles(find_weight_files(source))
             self._names = FileNames(lm, self._source.names or None)
-            own = uniform(self._names.shapes(shapes), dtype)
+            weights = list_weights(lm)
+            in_float32 = self._names.shapes({weight.name: weight.shape for weight in weights if weight.is_float32})
+            shapes = self._names.shapes({weight.name: weight.shape for weight in weights})
+            own = {**uniform(shapes, dtype), **uniform(in_float32, torch.float32)}
             tied = self._names.shapes(dict.fromkeys(_tied(lm), ()))
         except (OSError, SafetensorError, *_CONVERSION_ERRORS) as error:
             raise _not_exported(lm, f"{type(error).__name__}: {error}") from error

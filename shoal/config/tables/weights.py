@@ -16,7 +16,8 @@ class WeightsConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the tensors on the wire. `auto` is the generators' type, or `learner.compute_dtype` if the generators
     sample in float32: a learner that computes in bfloat16 rounds its weights as well. If `generator.dtype` is "auto"
-    too, the generators' type is the model's own, or float32 if the learner's CPU has no instructions for it."""
+    too, the generators' type is the model's own, or float32 if the learner's CPU has no instructions for it. Decays and
+    norms of recurrent layers are always float32."""
     store_port: int = Field(default=0, ge=0, le=65535)
     """Port of the group's TCPStore on the learner. With 0 the learner takes a free port. Set the port if there is a
     firewall between learner and generators."""

@@ -88,6 +88,7 @@ def test_a_publish_carries_the_whole_model_or_the_adapters_alone(way: str, publi
         compute_dtype="bfloat16",
         file_names=FileNames(LlamaForCausalLM(LlamaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=8))),
         shapes={"model.up.weight": (3, 2)},
+        float32_shapes={},
         adapter_shapes={"up.lora_A.weight": (4, 2)},
         full_parameters=lambda dtype: iter([("model.up.weight", whole)]),
         adapter_parameters=lambda: iter([("up.lora_A.weight", adapter)]),
@@ -112,7 +113,11 @@ def test_a_learner_whose_cpu_computes_in_float32_sends_what_it_computes_with(
     config = run_config()
     names = SimpleNamespace(shapes=lambda shapes: shapes)
     engine: Any = SimpleNamespace(
-        device=torch.device(device), compute_dtype=sent, shapes={"up.weight": (3, 2)}, file_names=names
+        device=torch.device(device),
+        compute_dtype=sent,
+        shapes={"up.weight": (3, 2)},
+        float32_shapes={},
+        file_names=names,
     )
     model: Any = SimpleNamespace(dtype="bfloat16")
     assert [spec.dtype for spec in make_manifest(engine, config, model).tensors] == [sent]
@@ -126,6 +131,7 @@ def test_more_tensors_than_a_message_can_name_are_refused_with_their_number() ->
         device=torch.device("cpu"),
         compute_dtype="bfloat16",
         shapes=shapes,
+        float32_shapes={},
         file_names=SimpleNamespace(shapes=lambda shapes: shapes),
     )
     model: Any = SimpleNamespace(dtype="bfloat16")
