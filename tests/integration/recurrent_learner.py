@@ -24,8 +24,9 @@ def main() -> None:
     limit_threads(2)
     folder = Path(sys.argv[1])
     commands = LearnerCommands(ProcessGroup.connect(), folder)
-    settings = {"zero_stage": 3, "compute_dtype": "bfloat16", "learning_rate": 1e-3}
-    commands.configure("run", run_config(str(folder / "model"), weights={"dtype": "bfloat16"}, learner=settings))
+    settings: dict[str, Any] = {"zero_stage": 3, "compute_dtype": "bfloat16", "learning_rate": 1e-3}
+    options: dict[str, Any] = {"weights": {"dtype": "bfloat16"}, "kl": {"coef": 0.1}}
+    commands.configure("run", run_config(str(folder / "model"), learner=settings, **options))
     learner, computed = commands.learner, {}
 
     def record(mixer: Any, *_: Any) -> None:
@@ -33,7 +34,7 @@ def main() -> None:
 
     mixer = find_mixers(learner.lm)[0]
     hook = mixer.register_forward_pre_hook(record)
-    assert learner.step(make_batch("first", learner.version, groups=make_groups(seed=1))).applied
+    step = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
     hook.remove()
     masters = {
         name: deepspeed.utils.safe_get_full_fp32_param(parameter)
@@ -43,6 +44,8 @@ def main() -> None:
     whole = {name: tensor.clone() for name, tensor in learner.engine.full_parameters(torch.bfloat16)}
     exported = commands.export_model(learner_pb2.ExportModelRequest(export_name="e"))
     result = {
+        "applied": step.applied,
+        "metrics": step.metrics,
         "computed": str(computed["A_log"].dtype),
         "manifest": {spec.name: spec.dtype for spec in commands.manifest.tensors},
         "whole": {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in whole.items()},
@@ -50,6 +53,23 @@ def main() -> None:
         "exported": str(exported),
         "A_log": {name: master.tolist() for name, master in masters.items() if name.endswith("A_log")},
     }
-    (folder / f"{commands.process_group.rank}.json").write_text(json.dumps(result))
     learner.engine.close()
+    result["adapters"] = with_adapters(commands, folder, settings, options)
+    (folder / f"{commands.process_group.rank}.json").write_text(json.dumps(result))
+    commands.learner.engine.close()
     commands.process_group.leave()
+
+
+def with_adapters(
+    commands: LearnerCommands, folder: Path, settings: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Trains adapters on the frozen model; returns the values of its decays."""
+    lora = {"rank": 4, "target_modules": ["in_proj_qkv", "out_proj", "q_proj"]}
+    commands.configure("adapters", run_config(str(folder / "model"), learner=settings | {"lora": lora}, **options))
+    learner = commands.learner
+    step = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
+    whole = dict(learner.engine.full_parameters(torch.bfloat16))
+    return {
+        "applied": step.applied,
+        "A_log": {name: tensor.tolist() for name, tensor in whole.items() if name.endswith("A_log")},
+    }

@@ -118,7 +118,9 @@ def load_onto_device(
     sharded_loading.load_whole = load_whole
     loaded = dict((*lm.named_parameters(), *lm.named_buffers()))
     differing = [n for n, t in expected.items() if t.dtype != loaded[n].dtype or not torch.equal(t, loaded[n])]
-    differing += [name for name, parameter in lm.named_parameters() if not parameter.requires_grad]
+    # transformers' classes mark the balance of a router as not trained.
+    frozen = [name for name, parameter in lm.named_parameters() if not parameter.requires_grad]
+    differing += [name for name in frozen if not name.endswith("e_score_correction_bias")]
     return {"by_transformers": bool(by_transformers), "differing": differing + sorted(loaded.keys() ^ expected.keys())}
 
 

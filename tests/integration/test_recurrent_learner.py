@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from services.learner.model.weights import list_weights
 from tests.support.ranks import run_ranks
 from tests.support.tiny_families import save_family
 
@@ -21,8 +22,10 @@ IN_FLOAT32 = {
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("recurrent")
-    lm = save_family("qwen3.5-moe", folder / "model")
-    lm.to(torch.bfloat16).save_pretrained(folder / "model")
+    lm = save_family("qwen3.5", folder / "model")
+    for weight in list_weights(lm):
+        weight.parameter.data = weight.parameter.data.to(weight.type_beside(torch.bfloat16))
+    lm.save_pretrained(folder / "model")
     run_ranks("tests.integration.recurrent_learner", (2,), str(folder))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -39,6 +42,22 @@ def test_a_publish_has_recurrent_parameters_in_float32_and_the_others_in_bfloat1
 
 def test_a_step_computes_with_decays_in_float32(results: list[dict[str, Any]]) -> None:
     assert {result["computed"] for result in results} == {"torch.float32"}
+
+
+def test_a_reference_in_bfloat16_has_the_decays_of_the_files_so_that_the_kl_begins_at_0(
+    results: list[dict[str, Any]],
+) -> None:
+    for result in results:
+        assert result["applied"]
+        assert result["metrics"]["objective/kl"] == 0, result["metrics"]
+
+
+def test_a_frozen_model_under_adapters_has_the_decays_of_its_files(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        adapters = result["adapters"]
+        assert adapters["applied"]
+        for name, values in adapters["A_log"].items():
+            assert torch.tensor(values).ne(torch.tensor(values).bfloat16()).any(), f"{name} is rounded"
 
 
 def test_an_export_has_the_types_of_a_publish_and_the_values_of_the_learner(results: list[dict[str, Any]]) -> None:

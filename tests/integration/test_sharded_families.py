@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.ranks import run_ranks
+from tests.support.tiny_experts import make_tiny_experts
 from tests.support.tiny_families import FAMILIES, READERS, save_family
 from tests.support.tiny_readers import make_tiny_reader
 
@@ -16,6 +17,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 NUM_RANKS = 2
 LOADED_WHOLE: set[str] = set()
 """Families that every rank loads whole."""
+IN_BFLOAT16 = ("qwen3.5", "falcon-h1", "kimi-linear", "nemotron-h", "deepseek-v3", "ernie4_5_moe")
+"""Families with tensors that stay float32 beside others in bfloat16."""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_with_random_buffers(family, folder / "models" / family)
     for family in READERS:
         make_tiny_reader(folder / "models" / family, family)
+    for family in IN_BFLOAT16:
+        if family in FAMILIES:
+            (folder / "models" / f"{family}-bfloat16").symlink_to(folder / "models" / family)
+        else:
+            make_tiny_experts(folder / "models" / f"{family}-bfloat16", family)
     run_ranks("tests.integration.sharded_loading", (NUM_RANKS,), str(folder))
     return folder
 
@@ -42,7 +50,7 @@ def results_of(folder: Path, family: str) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{family}-{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *READERS])
+@pytest.mark.parametrize("family", [*FAMILIES, *READERS, *(f"{family}-bfloat16" for family in IN_BFLOAT16)])
 def test_a_family_has_the_values_of_the_whole_model_at_stage_3_and_below(folder: Path, family: str) -> None:
     is_whole = family in LOADED_WHOLE
     for result in results_of(folder, family):

@@ -25,7 +25,7 @@ from services.learner.engine.deepspeed_settings import deepspeed, start_deepspee
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.weight_files import WeightFiles, find_weight_files
-from services.learner.model.weights import is_kept_in_float32
+from services.learner.model.weights import is_kept_in_float32, list_weights
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
@@ -59,7 +59,6 @@ def load_model(
         _map_large_tensors()
     if quantization == "none" and _can_read(
         folder,
-        dtype,
         process_group,
         trust_remote_code=trust_remote_code,
         level=logging.WARNING if shards else logging.INFO,
@@ -85,12 +84,10 @@ def _map_large_tensors() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def _can_read(
-    folder: Path, dtype: torch.dtype, process_group: ProcessGroup, *, trust_remote_code: bool, level: int
-) -> bool:
+def _can_read(folder: Path, process_group: ProcessGroup, *, trust_remote_code: bool, level: int) -> bool:
     """Returns whether every rank can read parameters from the files that the rank sees. Logs an obstacle at `level`."""
     try:
-        obstacle = shard_obstacle(folder, dtype, trust_remote_code=trust_remote_code)
+        obstacle = shard_obstacle(folder, trust_remote_code=trust_remote_code)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         obstacle = f"the model's files cannot be read: {error}"
     obstacles = [text.decode() for text in process_group.all_gather((obstacle or "").encode())]
@@ -105,8 +102,8 @@ def _can_read(
     return first is None
 
 
-def shard_obstacle(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool = False) -> str | None:
-    """Returns why a rank cannot read the model in the type `dtype` from the model's files; None if the rank can.
+def shard_obstacle(folder: Path, *, trust_remote_code: bool = False) -> str | None:
+    """Returns why a rank cannot read the model's parameters from the model's files; None if the rank can.
 
     A rank can read each parameter that transformers makes of floats of the files by moving them. Raises
     `InvalidArgument` for a folder without a configuration; `OSError`, `KeyError`, `ValueError` or `SafetensorError` for
@@ -119,10 +116,6 @@ def shard_obstacle(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool 
         return "the model's files are quantized"
     files = WeightFiles(paths)
     lm = _make_meta(config, trust_remote_code=trust_remote_code)
-    if dtype != torch.float32 and (
-        names := [name for name, _ in lm.named_parameters() if is_kept_in_float32(lm, name)]
-    ):
-        return f"transformers keeps {names[0]} of a {type(lm).__name__} in float32"
     try:
         tensors = ConvertedTensors(lm, files)
     except CONVERSION_ERRORS as error:
@@ -163,9 +156,11 @@ def _load_onto_device(folder: Path, dtype: torch.dtype, process_group: ProcessGr
         config = read_config(folder, trust_remote_code=trust_remote_code)
         # Tensors that are never written take no memory.
         lm = make_empty(config, dtype, trust_remote_code=trust_remote_code)
-        for parameter in lm.parameters():
-            parameter.data = torch.empty_like(parameter, device=process_group.device)
-        places = {name: _Place(parameter.data.view(-1)) for name, parameter in lm.named_parameters()}
+        weights = list_weights(lm)
+        for weight in weights:
+            own_dtype = weight.type_beside(dtype)
+            weight.parameter.data = torch.empty(weight.shape, dtype=own_dtype, device=process_group.device)
+        places = {weight.name: _Place(weight.parameter.data.view(-1)) for weight in weights}
         _read_values(folder, lm, places, process_group.device, trust_remote_code=trust_remote_code)
     return lm
 
@@ -185,7 +180,8 @@ def _load_sharded(
     # Sharded parameters refer to themselves, even after tying has replaced them.
     gc.collect()
     with process_group.raising_on_all(), _reading(folder):
-        places = {name: _place_of_shard(parameter) for name, parameter in lm.named_parameters()}
+        weights = list_weights(lm)
+        places = {weight.name: _place_of_shard(weight.parameter, weight.type_beside(dtype)) for weight in weights}
         _read_values(folder, lm, places, process_group.device, trust_remote_code=trust_remote_code)
     return lm
 
@@ -221,8 +217,10 @@ class _Place:
         self.values[first - self.start : last - self.start].copy_(mine)
 
 
-def _place_of_shard(parameter: nn.Parameter) -> _Place:
+def _place_of_shard(parameter: nn.Parameter, dtype: torch.dtype) -> _Place:
     """Returns the place of this rank's shard: rank n of N gets the n-th of N equal parts. The last part is padded."""
+    for tensor in (parameter, parameter.ds_tensor):
+        tensor.data = tensor.data.to(dtype)
     shard = parameter.ds_tensor.data
     start = parameter.ds_zero_partition_rank * shard.numel()
     shard[max(0, math.prod(parameter.ds_shape) - start) :].zero_()

@@ -31,7 +31,7 @@ def whole_weights(weights: Sequence[Weight], dtype: torch.dtype, *, is_sharded: 
         adapters = [_matrices(weight.adapter, is_sharded=True) for weight in bucket]
         with deepspeed.zero.GatheredParameters([weight.parameter for weight in bucket]):
             whole = [
-                _value(weight, matrices).to(weight.sent_dtype(dtype), copy=matrices is None)
+                _value(weight, matrices).to(weight.type_beside(dtype), copy=matrices is None)
                 for weight, matrices in zip(bucket, adapters, strict=True)
             ]
         yield from zip([weight.name for weight in bucket], whole, strict=True)
@@ -80,7 +80,7 @@ def _needs_master(weight: Weight, dtype: torch.dtype) -> bool:
 
     Parameters gathered for the forward pass may be rounded to bfloat16. A frozen parameter has no master.
     """
-    return bool(weight.parameter.requires_grad) and weight.sent_dtype(dtype) != torch.bfloat16
+    return bool(weight.parameter.requires_grad) and weight.type_beside(dtype) != torch.bfloat16
 
 
 def _master(parameter: nn.Parameter) -> Tensor:

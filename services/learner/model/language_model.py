@@ -1,6 +1,8 @@
 """Language models of transformers: their configuration, the empty model, and the model with its weights."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from services.learner.model.machine_errors import raise_machine_error
+from services.learner.model.weights import list_weights
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
 from shoal.models.remote_code import reason_of
@@ -35,7 +38,8 @@ def load_whole(
 ) -> Any:
     """Loads a causal language model with the weights of its text part into host memory, without dropout.
 
-    With `quantization` all linear layers but the output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
+    Weights with `Weight.is_float32` are float32 whatever the `dtype`. With `quantization` all linear layers but the
+    output layer contain 4-bit codes (QLoRA, arXiv:2305.14314). Raises
     `InvalidArgument` when the folder contains no such model, and `ResourceExhausted` when memory is full.
     """
     from transformers import BitsAndBytesConfig
@@ -49,9 +53,11 @@ def load_whole(
         )
     try:
         config = read_config(folder, trust_remote_code=trust_remote_code)
-        lm = auto_class(config).from_pretrained(
-            folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code, **options
-        )
+        is_lower = dtype != torch.float32
+        with _keeping_float32(config, trust_remote_code=trust_remote_code) if is_lower else nullcontext():
+            lm = auto_class(config).from_pretrained(
+                folder, dtype=dtype, attn_implementation="eager", trust_remote_code=trust_remote_code, **options
+            )
     except _LOADING_ERRORS as error:
         raise_machine_error(error)
         raise _not_loaded(folder, error) from error
@@ -62,6 +68,21 @@ def load_whole(
             # computes in bfloat16 and has no backward pass.
             module.support_avx512bf16_for_cpu = False
     return _without_dropout(lm)
+
+
+@contextmanager
+def _keeping_float32(config: Any, *, trust_remote_code: bool) -> Iterator[None]:
+    """Makes transformers load the weights of `Weight.is_float32` in float32 in a context, also beside lower types."""
+    with torch.device("meta"):
+        lm = make_empty(config, torch.float32, trust_remote_code=trust_remote_code)
+    kind, name = type(lm), "_keep_in_fp32_modules_strict"
+    # transformers takes such names only from the class.
+    before = getattr(kind, name)
+    setattr(kind, name, [*(before or ()), *(weight.name for weight in list_weights(lm) if weight.is_float32)])
+    try:
+        yield
+    finally:
+        setattr(kind, name, before)
 
 
 def make_empty(config: Any, dtype: torch.dtype, *, trust_remote_code: bool = False) -> Any:

@@ -41,10 +41,10 @@ class Weight:
     """The shape of the whole tensor, even if the parameter is sharded or quantized."""
     adapter: Adapter | None
     is_float32: bool
-    """Whether the weight stays float32 in a publish or an export of lower precision: see `is_kept_in_float32`."""
+    """Whether the weight stays float32 in a model, a publish or an export of lower precision."""
 
-    def sent_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Returns the type of this weight in a publish or an export in the type `dtype`."""
+    def type_beside(self, dtype: torch.dtype) -> torch.dtype:
+        """Returns the type of this weight in a model, a publish or an export in the type `dtype`."""
         return torch.float32 if self.is_float32 else dtype
 
 

@@ -13,8 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
-    Ernie4_5_MoeConfig,
-    Ernie4_5_MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -30,13 +28,13 @@ from tests.support.tiny_model import make_tiny_model
 
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 def test_shards_of_a_model_in_safetensors_can_be_read(tmp_path: Path, tie_embeddings: bool) -> None:
-    assert shard_obstacle(make_tiny_model(tmp_path, tie_embeddings=tie_embeddings), torch.float32) is None
+    assert shard_obstacle(make_tiny_model(tmp_path, tie_embeddings=tie_embeddings)) is None
 
 
 def test_tied_weights_may_be_saved_twice(tmp_path: Path) -> None:
     make_tiny_model(tmp_path)
     _edit_weights(lambda tensors: {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()})(tmp_path)
-    assert shard_obstacle(tmp_path, torch.float32) is None
+    assert shard_obstacle(tmp_path) is None
 
 
 def _edit_weights(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path], None]:
@@ -50,7 +48,7 @@ def _edit_weights(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[
 def test_files_may_have_the_names_of_the_model_without_its_head(tmp_path: Path) -> None:
     make_tiny_model(tmp_path)
     _edit_weights(lambda tensors: {name.removeprefix("model."): tensor for name, tensor in tensors.items()})(tmp_path)
-    assert shard_obstacle(tmp_path, torch.float32) is None
+    assert shard_obstacle(tmp_path) is None
     loaded, whole = _load(tmp_path).state_dict(), load_whole(tmp_path, torch.float32).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in whole.items())
 
@@ -115,25 +113,8 @@ def test_a_model_whose_files_have_another_form_is_named(
 ) -> None:
     make_tiny_model(tmp_path)
     change(tmp_path)
-    obstacle = shard_obstacle(tmp_path, torch.float32) or "none"
+    obstacle = shard_obstacle(tmp_path) or "none"
     assert re.search(reason, obstacle), obstacle
-
-
-def test_parameters_that_transformers_keeps_in_float32_are_an_obstacle_only_to_lower_types(tmp_path: Path) -> None:
-    config = Ernie4_5_MoeConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        moe_num_experts=2,
-        moe_k=1,
-        moe_intermediate_size=8,
-    )
-    Ernie4_5_MoeForCausalLM(config).save_pretrained(tmp_path)
-    assert shard_obstacle(tmp_path, torch.float32) is None
-    assert "keeps model.layers.1.mlp.gate.weight of a Ernie4" in str(shard_obstacle(tmp_path, torch.bfloat16))
 
 
 def test_each_expert_is_a_part_of_its_own_and_a_divided_tensor_is_not(tmp_path: Path) -> None:
