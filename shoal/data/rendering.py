@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.chat_templates.rendering import BoundedTemplate, Dialogue, Unrendered
-from shoal.chat_templates.template_messages import for_template, with_texts_of_arguments
+from shoal.chat_templates.template_messages import for_template, render_in_any_form, without_last_end
 from shoal.data.conversation import Conversation
 from shoal.errors import InvalidArgument
 
@@ -32,29 +32,28 @@ def render(
         )
     with closing(BoundedTemplate(tokenizer, variables, time_s)) as template:
         texts: list[str] = []
-        outcomes = _outcomes(template, [_dialogue_of(conversation) for conversation in conversations])
+        outcomes = render_in_any_form(template, [_dialogue_of(conversation) for conversation in conversations])
         for conversation, outcome in zip(conversations, outcomes, strict=False):
             if isinstance(outcome, Unrendered):
                 raise _refusal(conversation, outcome.why)
             texts.append(outcome)
+        texts = _without_last_ends(template, conversations, texts, tokenizer.eos_token)
         _check_calls_are_written(template, conversations, texts)
         _check_others_are_not(template, conversations, texts)
     return texts
 
 
-def _outcomes(template: BoundedTemplate, dialogues: Sequence[Dialogue]) -> list[str | Unrendered]:
-    outcomes = template.render(dialogues)
-    # A few templates take the arguments of calls as text.
-    changed = {
-        index: replace(dialogues[index], messages=messages)
-        for index, outcome in enumerate(outcomes)
-        if isinstance(outcome, Unrendered)
-        and outcome.refusal
-        and (messages := with_texts_of_arguments(dialogues[index].messages))
-    }
-    for index, outcome in zip(changed, template.render([*changed.values()]), strict=False):
-        outcomes[index] = outcomes[index] if isinstance(outcome, Unrendered) else outcome
-    return outcomes
+def _without_last_ends(
+    template: BoundedTemplate, conversations: Sequence[Conversation], texts: Sequence[str], end_of_text: str | None
+) -> list[str]:
+    """Returns the texts without ends of the sequence behind prompts that an environment continues."""
+    played = [index for index, conversation in enumerate(conversations) if conversation.environment is not None]
+    begun = [replace(_dialogue_of(conversations[index]), begins_turn=True) for index in played]
+    whole = [*texts]
+    for index, other in zip(played, render_in_any_form(template, begun), strict=False):
+        if not isinstance(other, Unrendered):
+            whole[index] = without_last_end(texts[index], other, end_of_text)
+    return whole
 
 
 def _check_calls_are_written(
@@ -71,7 +70,9 @@ def _check_calls_are_written(
         replace(conversation, messages=tuple(replace(message, tool_calls=()) for message in conversation.messages))
         for conversation, _ in calling
     ]
-    for (conversation, text), silent in zip(calling, template.render([*map(_dialogue_of, without)]), strict=False):
+    for (conversation, text), silent in zip(
+        calling, render_in_any_form(template, [*map(_dialogue_of, without)]), strict=False
+    ):
         if silent == text:
             raise _refusal(
                 conversation,
@@ -95,7 +96,7 @@ def _check_others_are_not(
         dialogue = _dialogue_of(conversation)
         messages = [{**message, name: _STAND_IN} for message in dialogue.messages]
         dialogues.append(replace(dialogue, messages=messages))
-    outcomes = _outcomes(template, dialogues)
+    outcomes = render_in_any_form(template, dialogues)
     for kind, (conversation, text), outcome in zip(tried, tried.values(), outcomes, strict=False):
         if outcome != text:
             raise _refusal(

@@ -7,12 +7,13 @@ last answer differently.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from shoal.chat_templates.thoughts import MARKS
 from shoal.conversation import ChatMessage, ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.suffix import TurnRenderer
 
 _CONTEXT_TOKENS = 8
-_THOUGHT = "I know.\n</think>\n\n"
-"""The beginning of an answer after a template that has opened a thought."""
+_THOUGHT = "I know."
+"""The thought of an answer if the template has opened a thought."""
 _ANSWERS = ("It is 4.", "Then it is 5.")
 
 
@@ -50,10 +51,10 @@ def trial_turns(tools: Sequence[ToolDefinition]) -> tuple[Turn, ...]:
     if not tools:
         return tuple(Turn(ChatMessage("assistant", answer), (ChatMessage("user", "Go on."),)) for answer in _ANSWERS)
     turns = []
-    for number, answer in enumerate(_ANSWERS, start=1):
-        call = ToolCall(f"call-{number}-1", tools[0].name, "{}", ToolCallStatus.OK, "")
+    for number in range(1, len(_ANSWERS) + 1):
+        call = ToolCall(f"call{number:03d}01", tools[0].name, "{}", ToolCallStatus.OK, "")
         result = ChatMessage("tool", "Result: 5", tool_call_id=call.id, name=call.name)
-        turns.append(Turn(ChatMessage("assistant", answer, (call,)), (result,)))
+        turns.append(Turn(ChatMessage("assistant", "", (call,)), (result,)))
     return tuple(turns)
 
 
@@ -67,14 +68,12 @@ def find_difference(
     if difference := _compare(renderer, 0, token_ids, messages):
         return difference
     for number, turn in enumerate(turns, start=1):
-        # Write calls in the template's form, since each policy may have its own form.
+        # A policy writes answers and calls in the template's form.
         said, answer = turn.answer, turn.answer.content
         if thought := renderer.opened_thought(token_ids[-_CONTEXT_TOKENS:]):
-            answer = f"{_THOUGHT}{answer}"
+            answer = f"{_THOUGHT}\n{MARKS[thought]}\n\n{answer}"
             said = replace(said, content=f"{thought}\n{answer}")
-        if said.tool_calls:
-            answer = renderer.written(messages, said, turn.messages, otherwise=answer)
-        token_ids += renderer.encode(answer)
+        token_ids += renderer.encode(renderer.written(messages, said, turn.messages, otherwise=answer))
         token_ids += renderer.observation(token_ids[-1], said.tool_calls, turn.messages)
         messages += [said, *turn.messages]
         if difference := _compare(renderer, number, token_ids, messages):

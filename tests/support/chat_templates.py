@@ -1,8 +1,11 @@
 """Small chat templates with the traits of families of models, and a tokenizer that knows their special tokens."""
 
+import re
 from typing import Any
 
-from tests.support.tiny_model import make_tokenizer
+from tests.support.tiny_model import SPECIAL_TOKENS, make_tokenizer
+
+_SPECIAL = re.compile(r'<\|(?:"\||[a-z_/]+\|?)>|<[a-z_]+\|>|<(?:start|end)_of_turn>')
 
 QWEN = """\
 {%- if tools %}<|im_start|>system
@@ -78,6 +81,21 @@ DEEPSEEK_R1 = """\
 {%- if add_generation_prompt %}{{ "<|im_start|>Assistant: <think>\\n" }}{% endif %}"""
 """Begins each turn in a thought, and drops every thought of an earlier turn."""
 
+QWEN_35 = QWEN_THINKING.replace(
+    """\
+{{- "\\n<tool_call>\\n" }}{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+{{- "\\n</tool_call>" }}
+""",
+    """\
+{{- "\\n<tool_call>\\n<function=" + call.function.name + ">" }}
+{%- for name, value in call.function.arguments.items() %}
+{{- "\\n<parameter=" + name + ">\\n" + (value if value is string else value | tojson) + "\\n</parameter>" }}
+{%- endfor %}
+{{- "\\n</function>\\n</tool_call>" }}
+""",
+)
+"""As `QWEN_THINKING`, with calls whose parameters are tags."""
+
 LLAMA_3 = """\
 {{- bos_token }}
 {%- for message in messages %}
@@ -133,39 +151,105 @@ LLAMA_2 = """\
 {%- endfor %}"""
 """A space before the end of a turn, nothing that begins an answer, and roles that must alternate."""
 
+GEMMA_3 = """\
+{%- set start = 1 if messages[0].role == "system" else 0 %}
+{%- for message in messages[start:] %}
+{%- if (message.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("roles must alternate") }}{% endif %}
+{{- "<start_of_turn>" + ("model" if message.role == "assistant" else message.role) + "\\n" }}
+{%- if loop.first and start %}{{ messages[0].content + "\\n\\n" }}{% endif %}
+{{- message.content | trim + "<end_of_turn>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<start_of_turn>model\\n" }}{% endif %}"""
+"""Has no role for tools, writes no calls, and puts the system's words in front of the user's."""
+
 GEMMA_4 = """\
+{%- set ns = namespace(role="", results=0) %}
 {%- for message in messages if message.role != "tool" %}
-{{- "<|im_start|>" + message.role + "\\n" + message.content }}
+{%- if not (message.role == "assistant" and ns.role == "assistant") %}
+{{- "<|turn>" + ("model" if message.role == "assistant" else message.role) + "\\n" }}
+{%- endif %}
+{%- set ns.results = 0 %}
 {%- for call in message.tool_calls or [] %}
-{{- "[" + call.function.name + "]" }}
-{%- for result in messages if result.tool_call_id == call.id %}{{ result.content }}{% endfor %}
+{{- "<|tool_call>call:" + call.function.name + "{" }}
+{%- for name, value in call.function.arguments | dictsort %}
+{{- "" if loop.first else "," }}{{ name }}:{{ '<|"|>' + value + '<|"|>' if value is string else value }}
 {%- endfor %}
-{{- "<|im_end|>\\n" }}
+{{- "}<tool_call|>" }}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
-"""Writes results of tools only behind the calls that they answer, inside the policy's turn."""
+{%- for call in message.tool_calls or [] %}
+{%- for result in messages if result.tool_call_id == call.id %}
+{{- "<|tool_response>response:" + call.function.name + '{value:<|"|>' + result.content + '<|"|>}<tool_response|>' }}
+{%- set ns.results = ns.results + 1 %}
+{%- endfor %}
+{%- endfor %}
+{{- message.content | trim }}
+{%- if message.tool_calls and not ns.results %}{{ "<|tool_response>" }}
+{%- elif message.content or not ns.results %}{{ "<turn|>\\n" }}{% endif %}
+{%- set ns.role = message.role %}
+{%- endfor %}
+{%- if add_generation_prompt and not ns.results %}{{ "<|turn>model\\n" }}{% endif %}"""
+"""Writes results of tools inside the policy's turn, behind a token that ends calls, and before the turn's content."""
 
 GPT_OSS = """\
+{%- set ns = namespace(name="") %}
 {%- for message in messages %}
 {%- if message.role == "assistant" and message.tool_calls %}
 {%- set call = message.tool_calls[0].function %}
-{{- "<|im_start|>assistant analysis\\n" + message.content + "<|im_end|>" }}
-{{- "<|im_start|>assistant to=" + call.name + "\\n" + (call.arguments | tojson) + "<|eot_id|>" }}
-{%- elif message.role == "tool" %}
-{{- "<|im_start|>" + message.name + " to=assistant\\n" + message.content + "<|im_end|>" }}
-{%- else %}{{ "<|im_start|>" + message.role + "\\n" + message.content }}
-{{- "<|endoftext|>" if message.role == "assistant" and loop.last else "<|im_end|>" }}
+{%- set ns.name = call.name %}
+{%- if message.content %}
+{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}
 {%- endif %}
+{{- "<|start|>assistant to=functions." + call.name + "<|channel|>commentary json<|message|>" }}
+{{- (call.arguments | tojson) + "<|call|>" }}
+{%- elif message.role == "tool" %}
+{{- "<|start|>functions." + ns.name + " to=assistant<|channel|>commentary<|message|>" }}
+{{- (message.content | tojson) + "<|end|>" }}
+{%- elif message.role == "assistant" %}
+{{- "<|start|>assistant<|channel|>final<|message|>" + message.content }}
+{{- "<|return|>" if loop.last and not add_generation_prompt else "<|end|>" }}
+{%- else %}{{ "<|start|>" + message.role + "<|message|>" + message.content + "<|end|>" }}{% endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ "<|im_start|>assistant" }}{% endif %}"""
-"""Ends a turn with a call, an answer that others follow, and the last answer with a token each."""
+{%- if add_generation_prompt %}{{ "<|start|>assistant" }}{% endif %}"""
+"""Ends a call, a part of a turn, and the last answer with a token each, and takes one call a turn."""
 
 GLM_4 = """\
+[gMASK]<sop>
+{%- set ns = namespace(query=-1) %}
+{%- for message in messages if message.role == "user" %}{% set ns.query = loop.index0 %}{% endfor %}
 {%- for message in messages %}
-{{- "<|start_header_id|>" + message.role + "\\n" + message.content }}
+{%- if message.role == "assistant" %}{{ "<|assistant|>\\n" + message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- "\\n<tool_call>" + call.function.name }}
+{%- for name, value in call.function.arguments.items() %}
+{{- "\\n<arg_key>" + name + "</arg_key>\\n<arg_value>" + (value if value is string else value | tojson) }}
+{{- "</arg_value>" }}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ "<|start_header_id|>assistant\\n" }}{% endif %}"""
-"""Ends a turn with what begins the next one."""
+{{- "\\n</tool_call>" }}
+{%- endfor %}
+{%- elif message.role == "tool" %}
+{{- "<|observation|>" if loop.first or messages[loop.index0 - 1].role != "tool" }}
+{{- "\\n<tool_response>\\n" + message.content + "\\n</tool_response>" }}
+{%- else %}{{ "<|" + message.role + "|>\\n" + message.content }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|assistant|>\\n" }}{% endif %}"""
+"""Ends a turn with the token of the role that speaks next."""
+
+PHI_4_MINI = """\
+{%- for message in messages %}
+{%- if message.role == "tool" %}{{ "<|tool_response|>" + (message.content | tojson) + "<|end|>" }}
+{%- else %}
+{{- "<|" + message.role + "|>" + message.content }}
+{%- if message.role == "system" %}
+{%- for tool in tools or [] %}{{ "<|tool|>" + (tool.function | tojson) + "<|/tool|>" }}{% endfor %}
+{%- endif %}
+{%- for call in message.tool_calls or [] %}
+{{- "<|tool_call|>" + (call.function | tojson) + "<|/tool_call|>" }}
+{%- endfor %}
+{{- "<|end|>" }}
+{%- endif %}
+{%- endfor %}
+{{- "<|assistant|>" if add_generation_prompt else eos_token }}"""
+"""Ends a text that begins no turn with the end of the sequence."""
 
 DEEPSEEK = """\
 {%- for message in messages %}
@@ -181,9 +265,11 @@ DEEPSEEK = """\
 
 
 def tokenizer_with(template: str) -> Any:
-    """Makes the tiny model's tokenizer with a chat template, and the special tokens of Llama 3."""
+    """Makes the tiny model's tokenizer with a chat template, and the special tokens that the template writes."""
     tokenizer = make_tokenizer()
     headers = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|endoftext|>", *headers]})
+    roles = ["<|user|>", "<|assistant|>", "<|system|>"] if '"<|" + message.role' in template else []
+    written = sorted({*_SPECIAL.findall(template), *roles} - {*headers, *SPECIAL_TOKENS})
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|endoftext|>", *headers, *written]})
     tokenizer.chat_template = template
     return tokenizer

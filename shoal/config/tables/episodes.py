@@ -35,6 +35,10 @@ class EpisodesConfig(Section):
     `"<output>\\n{result}\\n</output>\\n"` (open-instruct's `legacy`, Search-R1). The turn continues after this text. If
     empty, the chat template writes results as turns of their own. The sampled text has to end with the call. `tag` and
     `call_tool` calls end it; others do so if `sampling.stop_strings` has their end (docs/tool-calls.md)."""
+    user_results: str = ""
+    """Text that contains the result of a tool as `{result}` and becomes a message of the user, such as
+    `"```tool_output\n{result}\n```"`, for chat templates that write no results of tools (Gemma 3, Phi 3). If empty,
+    results have the role `tool`. The data has to state how tools are called."""
     max_turns: int = Field(default=8, ge=1, le=1000)
     """Maximum number of turns that the environment answers. If the last of these answers has results of tool calls, the
     policy may say one more thing."""
@@ -70,12 +74,20 @@ class EpisodesConfig(Section):
             )
         return self
 
-    @field_validator("inline_results")
+    @field_validator("inline_results", "user_results")
     @classmethod
     def _has_the_result(cls, text: str) -> str:
         if text and text.count("{result}") != 1:
             raise ValueError("must contain {result} exactly once, at the place of the tool's result")
         return text
+
+    @model_validator(mode="after")
+    def _has_one_place_for_results(self) -> Self:
+        if self.inline_results and self.user_results:
+            raise ValueError(
+                "inline_results and user_results are two places for the results of tools: give one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_a_pattern_that_works(self) -> Self:

@@ -84,7 +84,7 @@ def _parse(
             found = Found(found.start, len(text), problem=f"a turn may have {MAX_CALLS} calls; the rest was not read")
         content.append(text[end : found.start])
         end = found.end
-        calls.append(_check(found, text, tools, f"call-{turn}-{len(calls) + 1}"))
+        calls.append(_check(found, text, tools, f"call{turn:03d}{len(calls) + 1:02d}"))
         if end == len(text):
             break
     content.append(text[end:])

@@ -54,8 +54,8 @@ async def test_calls_of_its_tool_are_carried_out_and_answered_until_the_game_end
     player = await stage.begin(GAME, {"number": 42})
     low = await player.say(said(1, "<guess>7</guess> <guess>x</guess>"))
     texts = [(message.role, message.name, message.tool_call_id, message.content) for message in low.messages]
-    assert texts[0] == ("tool", "guess", "call-1-1", "Higher."), texts
-    assert texts[1][:3] == ("tool", "guess", "call-1-2") and texts[1][3].startswith("error: "), texts
+    assert texts[0] == ("tool", "guess", "call00101", "Higher."), texts
+    assert texts[1][:3] == ("tool", "guess", "call00102") and texts[1][3].startswith("error: "), texts
     assert [outcome.ok for outcome in low.tool_outcomes] == [True, False] and not low.HasField("reward")
     right = await player.say(said(2, "<guess>42</guess> <guess>43</guess>"))
     assert right.done and right.reward == pytest.approx(0.9) and [m.content for m in right.messages] == ["Right."]

@@ -171,7 +171,7 @@ def sampling_of(
     return replace(
         own,
         max_completion_tokens=num_left,
-        stop_token_ids=tuple({*own.stop_token_ids, place.renderer.end_of_turn, *call.stop_token_ids}),
+        stop_token_ids=tuple({*own.stop_token_ids, *place.renderer.ends_of_turn, *call.stop_token_ids}),
         stop_strings=tuple(dict.fromkeys((*own.stop_strings, *stop_strings(tool_parser, call.tools)))),
     )
 

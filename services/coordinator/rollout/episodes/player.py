@@ -32,7 +32,7 @@ class Player(ABC):
         )
         self._sampling = replace(
             request.sampling,
-            stop_token_ids=tuple({*request.sampling.stop_token_ids, self._stage.renderer.end_of_turn}),
+            stop_token_ids=tuple({*request.sampling.stop_token_ids, *self._stage.renderer.ends_of_turn}),
             stop_strings=(*request.sampling.stop_strings, *self._stage.stop_strings),
         )
         sharing = {one.name: one.episodes_per_process for one in parts.config().environments}

@@ -158,8 +158,10 @@ def plain_renderer(
     config: RunConfig, tokenizer: Any, stop_token_ids: Sequence[int], time_s: float | None
 ) -> TurnRenderer:
     """Returns the renderer of a run's episodes, without tools. Raises the errors of the renderer."""
-    settings = config.model.chat_template_kwargs
-    return TurnRenderer(tokenizer, (), settings, stop_token_ids, config.episodes.inline_results, time_s)
+    variables, episodes = config.model.chat_template_kwargs, config.episodes
+    return TurnRenderer(
+        tokenizer, (), variables, stop_token_ids, episodes.inline_results, episodes.user_results, time_s
+    )
 
 
 def _check_tools(info: EnvironmentInfo) -> None:

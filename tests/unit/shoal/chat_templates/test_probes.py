@@ -23,7 +23,7 @@ ASKED = Dialogue([{"role": "user", "content": "hi"}], begins_turn=True)
         (families.QWEN_THINKING, "<|im_end|>"),
         (families.LLAMA_3, "<|eot_id|>"),
         (HARMONY, "<|endoftext|>"),
-        ("{% for m in messages %}{{ m.content + '<|user|>' }}{% endfor %}", None),
+        ("{% for m in messages %}{{ m.content + '[user]' }}{% endfor %}", None),
         ("{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}", None),
         ("{{ raise_exception('no') }}", None),
         ("{{ messages[0].content }}", None),

@@ -27,7 +27,7 @@ def message_of(template: str, form: str, text: str) -> ChatMessage:
     renderer = TurnRenderer(tokenizer_with(template), TOOLS)
     parse = make_parser(form, PATTERN if form == "regex" else "")
     before = np.array(renderer.opening([QUESTION], []), np.int32)
-    sampled = np.array([*renderer.encode(text), renderer.end_of_turn], np.int32)
+    sampled = np.array([*renderer.encode(text), renderer.ends_of_turn[0]], np.int32)
     return turn_message(renderer, parse, TOOLS, 1, before=before, sampled=sampled)
 
 
@@ -69,7 +69,7 @@ def test_a_turn_has_no_calls_where_no_result_can_follow_it() -> None:
     renderer = TurnRenderer(tokenizer_with(families.HERMES), TOOLS, inline_results="<output>{result}</output>")
     before = np.array(renderer.opening([QUESTION], []), np.int32)
     text = "I look.\n<search>K2</search>"
-    stopped, ended = renderer.encode(text), [*renderer.encode(f"{text} and <search>K3"), renderer.end_of_turn]
+    stopped, ended = renderer.encode(text), [*renderer.encode(f"{text} and <search>K3"), renderer.ends_of_turn[0]]
     parse = make_parser("tag")
     message = turn_message(renderer, parse, TOOLS, 1, before=before, sampled=np.array(stopped, np.int32))
     assert [call.arguments_json for call in message.tool_calls] == ['{"query": "K2"}']

@@ -46,6 +46,14 @@ def test_inline_results_say_where_the_result_stands() -> None:
             EpisodesConfig(tool_parser="tag", inline_results=text)
 
 
+def test_results_of_tools_have_one_place() -> None:
+    assert EpisodesConfig(user_results="<result>{result}</result>").user_results
+    with pytest.raises(ValueError, match=r"must contain \{result\}"):
+        EpisodesConfig(user_results="result")
+    with pytest.raises(ValueError, match="inline_results and user_results"):
+        EpisodesConfig(tool_parser="tag", inline_results="{result}", user_results="{result}")
+
+
 def test_inline_results_need_calls_that_end_what_is_sampled() -> None:
     played: dict[str, Any] = {"data": {"sources": [{"path": "d", "environment": "counter"}]}}
     played |= {"environments": [{"name": "counter"}], "run": {"num_steps": 2}}

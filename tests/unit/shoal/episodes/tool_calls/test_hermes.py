@@ -13,7 +13,7 @@ def test_calls_are_found_between_their_tags_and_the_content_is_without_them() ->
     text = f"I look.\n{call('search', {'query': 'K2'})}\n{call('add', {'a': 1, 'b': 2})} Done."
     turn = parse("hermes", text)
     assert brief(turn) == [("search", '{"query": "K2"}', OK), ("add", '{"a": 1, "b": 2}', OK)]
-    assert [each.id for each in turn.calls] == ["call-1-1", "call-1-2"]
+    assert [each.id for each in turn.calls] == ["call00101", "call00102"], "nine letters and digits, as Mistral demands"
     assert turn.calls[0].raw == call("search", {"query": "K2"})
     assert turn.content == "I look.\n\n Done."
 

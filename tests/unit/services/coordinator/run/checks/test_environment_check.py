@@ -105,11 +105,13 @@ async def test_a_chat_template_without_turns_for_results_serves_where_they_are_i
     assert "Which is the tallest?" in text
 
 
-@pytest.mark.parametrize("template", [families.GEMMA_4, families.GPT_OSS], ids=["gemma_4", "gpt_oss"])
-async def test_a_chat_template_that_writes_results_inside_a_turn_is_refused(template: str) -> None:
-    message = "^environments.research cannot be played: model.chat_template: the template writes results of tools"
+async def test_a_chat_template_that_writes_no_results_serves_where_they_are_messages_of_the_user() -> None:
+    message = "^environments.research cannot be played: model.chat_template: the template writes no results of tools"
     with pytest.raises(InvalidArgument, match=message):
-        await prepare(template, row(0, None))
+        await prepare(families.GEMMA_3, row(0, None))
+    config = parse_config(VALUES | {"episodes": {"user_results": "{result}"}})
+    (text,) = await prepare(families.GEMMA_3, row(0, None), config=config)
+    assert "Which is the tallest?<end_of_turn>" in text
 
 
 @pytest.mark.parametrize(("max_tokens", "is_refused"), [(11, True), (12, False)])
