@@ -10,6 +10,9 @@ import math
 from collections.abc import Sequence
 from operator import itemgetter
 
+import numpy as np
+import numpy.typing as npt
+
 _MAX_NODES = 20_000
 """The most nodes that a search visits, which takes about 20 ms."""
 _MAX_DIFFERENCING = 200_000
@@ -47,18 +50,19 @@ def fewest_bins(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 def balanced_partition(sizes: Sequence[int], num_parts: int, *, same_count: bool = False) -> list[list[int]]:
     """Splits items into parts whose heaviest is about as light as possible; returns the indices in each part.
 
-    Two partitions are computed: one gives the longest item first to the lightest part, the other uses the largest
-    differencing method (Karmarkar and Karp 1982). Moves and swaps between the heaviest part and other parts improve
-    each partition, and the better partition is the result. With `same_count` all parts have the same number of items.
-    Then `num_parts` must divide the number of items; otherwise ValueError is raised.
+    Two partitions are computed: one gives the longest item first to the lightest part; the other, unless the first is
+    perfect, uses the largest differencing method (Karmarkar and Karp 1982). Moves and swaps between the heaviest part
+    and other parts improve each partition, and the better partition is the result. With `same_count` all parts have the
+    same number of items. Then `num_parts` must divide the number of items; otherwise ValueError is raised.
     """
     if same_count and len(sizes) % num_parts:
         raise ValueError(f"{len(sizes)} items cannot be split into {num_parts} parts of equal number")
     order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
-    starts = [longest_first(order, sizes, num_parts, same_count=same_count)]
-    if len(sizes) * num_parts <= _MAX_DIFFERENCING:
-        starts.append(_differencing(order, sizes, num_parts, same_count))
-    best = min((_improved(parts, sizes, same_count) for parts in starts), key=lambda parts: _heaviest(parts, sizes))
+    best = _improved(longest_first(order, sizes, num_parts, same_count=same_count), sizes, same_count)
+    heaviest = _heaviest(best, sizes)
+    if heaviest > math.ceil(sum(sizes) / num_parts) and len(sizes) * num_parts <= _MAX_DIFFERENCING:
+        other = _improved(_differencing(order, sizes, num_parts, same_count), sizes, same_count)
+        best = other if _heaviest(other, sizes) < heaviest else best
     return _best_partition(order, sizes, best, same_count) if len(order) <= _MAX_EXACT else best
 
 
@@ -66,16 +70,22 @@ def _lower_bound(sizes: Sequence[int], capacity: int) -> int:
     """Returns a lower bound of the number of bins (Martello and Toth's L2).
 
     For each threshold k: an item above capacity - k shares its bin with nothing of size k or more, no two items above
-    half the capacity share a bin, and small items that do not fit into these bins need more bins.
+    half the capacity share a bin, and small items that do not fit into these bins need more bins. Items of about equal
+    size have a better bound: of the items from the i-th smallest on, a bin has at most as many as the smallest of them.
     """
-    best = math.ceil(sum(sizes) / capacity)
-    for k in {size for size in sizes if size <= capacity // 2}:
-        large = [size for size in sizes if size > capacity - k]
-        middle = [size for size in sizes if capacity - k >= size > capacity // 2]
-        small = sum(size for size in sizes if capacity // 2 >= size >= k)
-        missing = max(0, small - (len(middle) * capacity - sum(middle)))
-        best = max(best, len(large) + len(middle) + math.ceil(missing / capacity))
-    return max(best, sum(1 for size in sizes if 2 * size > capacity))
+    sizes_S = np.sort(np.array(sizes, dtype=np.int64))
+    sums = np.concatenate([[0], np.cumsum(sizes_S)])
+    half = int(np.searchsorted(sizes_S, capacity // 2, side="right"))
+    thresholds = sizes_S[:half]
+    first_large = np.searchsorted(sizes_S, capacity - thresholds, side="right")
+    small = sums[half] - sums[np.searchsorted(sizes_S, thresholds)]
+    room_of_middle = (first_large - half) * capacity - (sums[first_large] - sums[half])
+    needed = len(sizes) - half - (room_of_middle - small).clip(max=0) // capacity  # Rounds up, since it subtracts.
+    at_most = np.searchsorted(sums, sums[:-1] + capacity, side="right") - 1 - np.arange(len(sizes))
+    of_equals = -(-np.arange(len(sizes), 0, -1) // at_most)
+    more_than_half = len(sizes) - int(np.searchsorted(2 * sizes_S, capacity, side="right"))
+    bounds: list[int] = [*needed.tolist(), *of_equals.tolist()]
+    return max(math.ceil(int(sums[-1]) / capacity), more_than_half, *bounds)
 
 
 def _best_fit(order: Sequence[int], sizes: Sequence[int], capacity: int) -> list[list[int]]:
@@ -228,38 +238,47 @@ def _improved(parts: Sequence[Sequence[int]], sizes: Sequence[int], same_count: 
     """Improves a partition by moves and swaps that make the heavier of two parts lighter, until there is no such move
     or swap."""
     result = [list(items) for items in parts]
-    loads = [sum(sizes[item] for item in items) for items in result]
+    loads = np.array([sum(sizes[item] for item in items) for items in result], dtype=np.int64)
     for _ in range(_MAX_EXCHANGES):
-        heavy = max(range(len(result)), key=loads.__getitem__)
-        best: tuple[int, int, int, int | None] | None = None
-        for light in heapq.nsmallest(_MAX_PARTNERS, range(len(result)), key=loads.__getitem__):
-            gap = loads[heavy] - loads[light]
-            theirs: list[tuple[int | None, int]] = [(other, sizes[other]) for other in result[light]]
-            if not same_count:
-                theirs.append((None, 0))  # A move: nothing comes back.
-            if gap < 2 or len(result[heavy]) * len(theirs) > _MAX_PAIRS:
-                continue
-            for ours in result[heavy]:
-                size = sizes[ours]
-                for other, back in theirs:
-                    moved = size - back
-                    if 0 < moved < gap:
-                        after = loads[light] + moved if 2 * moved > gap else loads[heavy] - moved
-                        if best is None or after < best[0]:
-                            best = (after, light, ours, other)
-        if best is None:
+        exchange = _best_exchange(result, sizes, loads, same_count)
+        if exchange is None:
             return result
-        _, light, ours, other = best
+        heavy, ours, light, theirs = exchange
         result[heavy].remove(ours)
         result[light].append(ours)
         moved = sizes[ours]
-        if other is not None:
-            result[light].remove(other)
-            result[heavy].append(other)
-            moved -= sizes[other]
+        if theirs is not None:
+            result[light].remove(theirs)
+            result[heavy].append(theirs)
+            moved -= sizes[theirs]
         loads[heavy] -= moved
         loads[light] += moved
     return result
+
+
+def _best_exchange(
+    parts: Sequence[Sequence[int]], sizes: Sequence[int], loads: npt.NDArray[np.int64], same_count: bool
+) -> tuple[int, int, int, int | None] | None:
+    """Finds the exchange after which the heavier of its two parts is lightest: the heaviest part, its item, the other
+    part, and the item that comes back (None in a move). Returns None if no exchange makes the heaviest part lighter."""
+    heavy = int(loads.argmax())
+    ours = parts[heavy]
+    partners: list[tuple[int, int | None]] = []
+    lights = loads.argsort(kind="stable")[:_MAX_PARTNERS].tolist()
+    for light in lights:
+        theirs = [*parts[light], *(() if same_count else (None,))]
+        if light != heavy and len(ours) * len(theirs) <= _MAX_PAIRS:
+            partners += [(light, item) for item in theirs]
+    if not partners or not ours:
+        return None
+    backs = np.array([0 if item is None else sizes[item] for _, item in partners])
+    moved = np.array([sizes[item] for item in ours])[:, None] - backs
+    after = np.maximum(loads[[light for light, _ in partners]] + moved, loads[heavy] - moved)
+    least = after.min()
+    if least >= loads[heavy]:
+        return None
+    mine, other = min(np.argwhere(after == least).tolist(), key=lambda pair: (lights.index(partners[pair[1]][0]), pair))
+    return heavy, ours[mine], *partners[other]
 
 
 def _best_partition(

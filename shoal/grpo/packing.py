@@ -7,6 +7,7 @@ saves most of the tokens. A row consists of pieces. Each piece is a prompt with 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.grpo.bins import balanced_partition, fewest_bins, longest_first
 
@@ -22,8 +23,7 @@ class GroupLengths:
     num_completion_tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Some completions of one group, and one copy of the group's prompt before them."""
 
     group: int
@@ -104,6 +104,8 @@ def _cut(index: int, group: GroupLengths, max_tokens: int) -> list[Piece]:
     if not lengths:
         return []
     room = max_tokens - group.num_prompt_tokens
+    if sum(lengths) <= room:
+        return [Piece(index, tuple(range(len(lengths))), group.num_prompt_tokens + sum(lengths))]
     # Long completions first: short completions then even out the pieces.
     order = sorted(range(len(lengths)), key=lambda completion: -lengths[completion])
     num_pieces = max(1, math.ceil(sum(lengths) / room)) if room > 0 else len(lengths)

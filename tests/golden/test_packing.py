@@ -57,7 +57,7 @@ def test_a_row_contains_its_samples_end_to_end(case: GoldenCase) -> None:
     """
     torch = pytest.importorskip("torch")
     from services.learner.loss.loss_tokens import LossTokens
-    from services.learner.model.contexts import contexts_of
+    from services.learner.model.contexts import Contexts
     from services.learner.model.packing import pack_row
 
     pad = case.config["pad_token_id"]
@@ -88,7 +88,7 @@ def test_a_row_contains_its_samples_end_to_end(case: GoldenCase) -> None:
         pieces = tuple(
             Piece(sample, (0,), case.expected["sample_lengths"][row][sample - samples[0]]) for sample in samples
         )
-        packed = pack_row(contexts_of(groups), pieces)
+        packed = pack_row(Contexts(groups), pieces)
         assert packed.token_ids_R.tolist() == tokens
         assert packed.positions_R.tolist() == case.expected["position_ids"][row]
         trained = [place for place, sample in enumerate(case.expected["response_sample"][row]) if sample]

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from services.learner.model.contexts import Context, Stretch, contexts_of, has_loss_token
+from services.learner.model.contexts import Context, Contexts, Stretch, has_loss_token
 from services.learner.model.transfers import moved
 from shoal.grpo.packing import GroupLengths, PackingPlan, Row, plan_packing
 from shoal.rollout import Support, TrainGroup
@@ -61,6 +62,17 @@ class Layout:
     def to(self, device: torch.device) -> "Layout":
         output_R = None if self.output_R is None else moved(self.output_R, device)
         return Layout(tuple(moved(bucket, device) for bucket in self.buckets), output_R)
+
+
+class _Sequence(NamedTuple):
+    """A prompt with a completion that follows it, as row indices."""
+
+    prompt: range
+    completion: range
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt) + len(self.completion)
 
 
 @dataclass(frozen=True)
@@ -125,8 +137,8 @@ def pack_for_rank(
 
     Also returns the number of rows, over all ranks, that are not empty.
     """
-    contexts = contexts_of(groups)
-    plan = _plan(_lengths(contexts), max_tokens, num_ranks)
+    contexts = Contexts(groups)
+    plan = _plan(tuple(contexts.lengths), max_tokens, num_ranks)
     return PackedRows(contexts, plan.of_rank(rank)), plan.num_rows
 
 
@@ -141,20 +153,12 @@ def rollouts_of_ranks(
     starts = dict(zip(map(id, groups), accumulate((len(group.rollouts) for group in groups), initial=0), strict=False))
     found: list[set[int]] = [set() for _ in range(num_ranks)]
     for mini_batch in mini_batches:
-        contexts, first = contexts_of(mini_batch), starts[id(mini_batch[0])]
-        plan = _plan(_lengths(contexts), max_tokens, num_ranks)
+        contexts, first = Contexts(mini_batch), starts[id(mini_batch[0])]
+        plan = _plan(tuple(contexts.lengths), max_tokens, num_ranks)
         for rank, indices in enumerate(found):
             for piece in chain.from_iterable(plan.of_rank(rank)):
-                stretches = contexts[piece.group].stretches
-                indices.update(first + stretches[index].completion_index for index in piece.completions)
+                indices.update(first + contexts.completion_index(piece.group, index) for index in piece.completions)
     return found
-
-
-def _lengths(contexts: Sequence[Context]) -> tuple[GroupLengths, ...]:
-    return tuple(
-        GroupLengths(len(context.prompt_token_ids), tuple(stretch.num_tokens for stretch in context.stretches))
-        for context in contexts
-    )
 
 
 @lru_cache(maxsize=32)
@@ -166,46 +170,51 @@ def _plan(lengths: tuple[GroupLengths, ...], max_tokens: int, num_ranks: int) ->
 def pack_row(contexts: Sequence[Context], row: Row) -> PackedRow:
     """Concatenates a row's pieces, whose `group` is an index of `contexts`. Makes an idle row if no token is scored."""
     token_ids: list[npt.NDArray[np.int32]] = []
-    positions: list[Int64Array] = []
-    sequences: list[Int64Array] = []
-    predicting: list[Int64Array] = []
-    targets: list[npt.NDArray[np.int32]] = []
-    at: list[Int64Array] = []
-    supports: list[Int64Array] = []
+    first_positions: list[int] = []
+    sequences: list[_Sequence] = []
     stretches: list[Stretch] = []
     end = 0
     for piece in row:
         context = contexts[piece.group]
-        prompt = context.prompt_token_ids
-        prompt_at = np.arange(end, end + len(prompt))
-        token_ids.append(prompt)
-        positions.append(np.arange(len(prompt)))
-        end += len(prompt)
+        prompt = range(end, end + len(context.prompt_token_ids))
+        token_ids.append(context.prompt_token_ids)
+        first_positions.append(0)
+        end = prompt.stop
         for index in piece.completions:
             stretch = context.stretches[index]
-            completion, counts = stretch.token_ids, stretch.counts
+            token_ids.append(stretch.token_ids)
+            first_positions.append(len(prompt))
+            sequences.append(_Sequence(prompt, range(end, end + stretch.num_tokens)))
             stretches.append(stretch)
-            sequence = np.concatenate([prompt_at, np.arange(end, end + len(completion))])
-            token_ids.append(completion)
-            positions.append(np.arange(len(prompt), len(sequence)))
-            sequences.append(sequence)
-            predicting.append(sequence[len(prompt) - 1 : -1][counts])
-            targets.append(completion[counts])
-            at.append(np.arange(stretch.first_at, stretch.first_at + stretch.num_counted))
-            if (support := stretch.rollout.completion.support) is not None:
-                supports.append(_support_rows(support.part(stretch.start, stretch.end))[counts])
-            end += len(completion)
-    if not sum(map(len, targets)):
+            end += stretch.num_tokens
+    num_counted = np.array([stretch.num_counted for stretch in stretches], dtype=np.int64)
+    if not num_counted.sum():
         return idle_row()
+    is_scored_R = np.zeros(end, dtype=bool)
+    predicting_R = np.arange(-1, end - 1)
+    for sequence, stretch in zip(sequences, stretches, strict=True):
+        completion = sequence.completion
+        is_scored_R[completion.start : completion.stop][stretch.counts] = True
+        if completion:
+            predicting_R[completion.start] = sequence.prompt.stop - 1
+    lengths = np.array([len(part) for part in token_ids])
+    token_ids_R = _tensor(token_ids, torch.int64)
+    is_scored = torch.from_numpy(is_scored_R)
     return PackedRow(
-        token_ids_R=_tensor(token_ids, torch.int64),
-        positions_R=_tensor(positions, torch.int64),
+        token_ids_R=token_ids_R,
+        positions_R=torch.from_numpy(_ranges(first_positions, lengths)),
         layout=make_layout(sequences, end),
-        predicting_C=_tensor(predicting, torch.int64),
-        targets_C=_tensor(targets, torch.int64),
-        at_C=_tensor(at, torch.int64),
+        predicting_C=torch.from_numpy(predicting_R)[is_scored],
+        targets_C=token_ids_R[is_scored],
+        at_C=torch.from_numpy(_ranges([stretch.first_at for stretch in stretches], num_counted)),
         stretches=tuple(stretches),
-        support_CK=_support_tensor(supports),
+        support_CK=_support_tensor(
+            [
+                _support_rows(support.part(stretch.start, stretch.end))[stretch.counts]
+                for stretch in stretches
+                if (support := stretch.rollout.completion.support) is not None
+            ]
+        ),
     )
 
 
@@ -235,14 +244,17 @@ def sequence_row(sequences: Sequence[npt.NDArray[np.int32]], supports: Sequence[
     lengths = [len(sequence) for sequence in sequences]
     num_scored = [len(support.counts) for support in supports] or [length - 1 for length in lengths]
     firsts = [length - num for length, num in zip(lengths, num_scored, strict=True)]
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    at = [np.arange(start, start + length) for start, length in zip(starts[:-1], lengths, strict=True)]
+    at = [range(start, end) for start, end in pairwise(accumulate(lengths, initial=0))]
     targets = _tensor([sequence[first:] for sequence, first in zip(sequences, firsts, strict=True)], torch.int64)
     return PackedRow(
         token_ids_R=_tensor(sequences, torch.int64),
-        positions_R=_tensor([np.arange(length) for length in lengths], torch.int64),
-        layout=make_layout(at, int(starts[-1])),
-        predicting_C=_tensor([indices[first - 1 : -1] for indices, first in zip(at, firsts, strict=True)], torch.int64),
+        positions_R=torch.from_numpy(_ranges([0] * len(lengths), np.array(lengths))),
+        layout=make_layout([_Sequence(range(0), indices) for indices in at], sum(lengths)),
+        predicting_C=torch.from_numpy(
+            _ranges(
+                [indices.start + first - 1 for indices, first in zip(at, firsts, strict=True)], np.array(num_scored)
+            )
+        ),
         targets_C=targets,
         at_C=torch.full((len(targets),), -1),
         support_CK=_support_tensor([_support_rows(support) for support in supports]),
@@ -265,33 +277,43 @@ def _support_tensor(supports: Sequence[Int64Array]) -> Tensor | None:
     return torch.from_numpy(np.concatenate(padded))
 
 
-def make_layout(sequences: Sequence[Int64Array], num_tokens: int) -> Layout:
-    """Makes the layout of a row of `num_tokens`. A sequence is given by the row indices of its tokens."""
-    if len(sequences) == 1 and np.array_equal(sequences[0], np.arange(num_tokens)):
+def make_layout(sequences: Sequence[_Sequence], num_tokens: int) -> Layout:
+    """Makes the layout of a row of `num_tokens`."""
+    if len(sequences) == 1 and sequences[0].num_tokens == num_tokens:
         return Layout((), None)
-    output = np.empty(num_tokens, dtype=np.int64)
+    output_R = np.empty(num_tokens, dtype=np.int64)
     buckets: list[Int64Array] = []
     offset = 0
     for bucket in _bucket(sequences):
-        longest = len(bucket[0])
-        padded = np.stack([np.pad(indices, (0, longest - len(indices)), mode="edge") for indices in bucket])
-        for number, indices in enumerate(bucket):
-            start = offset + number * longest
-            output[indices] = np.arange(start, start + len(indices))
-        buckets.append(padded)
-        offset += padded.size
-    return Layout(tuple(torch.from_numpy(bucket) for bucket in buckets), torch.from_numpy(output))
+        values = [(s.prompt.start, s.completion.start, len(s.prompt), s.num_tokens) for s in bucket]
+        prompt_N1, completion_N1, num_prompt_N1, length_N1 = np.array(values).T[:, :, None]
+        at_L = np.arange(bucket[0].num_tokens)
+        inside_NL = np.minimum(at_L, length_N1 - 1)
+        is_prompt_NL = inside_NL < num_prompt_N1
+        index_NL = inside_NL + np.where(is_prompt_NL, prompt_N1, completion_N1 - num_prompt_N1)
+        is_token_NL = at_L < length_N1
+        output_R[index_NL[is_token_NL]] = offset + np.flatnonzero(is_token_NL)
+        buckets.append(index_NL)
+        offset += index_NL.size
+    return Layout(tuple(map(torch.from_numpy, buckets)), torch.from_numpy(output_R))
 
 
-def _bucket(sequences: Sequence[Int64Array]) -> list[list[Int64Array]]:
+def _bucket(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:
     """Puts sequences of similar length together, longest first."""
-    buckets: list[list[Int64Array]] = []
-    for indices in sorted(sequences, key=len, reverse=True):
-        if buckets and len(indices) >= _SHORTEST_IN_BUCKET * len(buckets[-1][0]):
-            buckets[-1].append(indices)
+    buckets: list[list[_Sequence]] = []
+    for sequence in sorted(sequences, key=lambda sequence: sequence.num_tokens, reverse=True):
+        if buckets and sequence.num_tokens >= _SHORTEST_IN_BUCKET * buckets[-1][0].num_tokens:
+            buckets[-1].append(sequence)
         else:
-            buckets.append([indices])
+            buckets.append([sequence])
     return buckets
+
+
+def _ranges(firsts: Sequence[int], lengths: Int64Array) -> Int64Array:
+    """Concatenates ranges of integers, each given by its first value and its length."""
+    before = np.cumsum(lengths) - lengths
+    ranges: Int64Array = np.arange(lengths.sum()) + np.repeat(np.array(firsts, dtype=np.int64) - before, lengths)
+    return ranges
 
 
 def _tensor(arrays: Sequence[npt.NDArray[np.generic]], dtype: torch.dtype) -> Tensor:

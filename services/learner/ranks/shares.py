@@ -55,16 +55,18 @@ def send_shares(process_group: ProcessGroup, batch: TrainBatch, owned: Sequence[
         np.array([len(sizes), len(rollouts), *sizes, *(rollout.completion.num_tokens for rollout in rollouts)], "<i8"),
         np.array([_numbers(rollout) for rollout in rollouts], "<f8"),
     ]
-    other_forms_S, owned_forms_S = (
-        np.array([_form(rollout, is_owned=is_owned) for rollout in rollouts], "<i4") for is_owned in (False, True)
-    )
+    is_whole_S = np.array([_is_whole(rollout.completion) for rollout in rollouts], bool)
+    has_more_S = np.array([_has_more(rollout) for rollout in rollouts], bool)
     messages: dict[bytes, bytes] = {}
     for part, ranks in groupby(range(process_group.size), process_group.data_rank_of):
         if followers := [rank for rank in ranks if rank]:
-            forms_S, own = other_forms_S.copy(), list(owned[part])
-            forms_S[own] = owned_forms_S[own]
-            arrays = [rollouts[index].completion for index in np.flatnonzero(forms_S == _Form.ARRAYS)]
-            in_messages = (forms_S == _Form.MESSAGE).tobytes()
+            is_owned_S = np.zeros(len(rollouts), bool)
+            is_owned_S[list(owned[part])] = True
+            is_message_S = is_whole_S | (is_owned_S & has_more_S)
+            is_array_S = is_owned_S & ~is_message_S
+            forms_S = (_Form.ARRAYS * is_array_S + _Form.MESSAGE * is_message_S).astype("<i4")
+            arrays = [rollouts[index].completion for index in np.flatnonzero(is_array_S)]
+            in_messages = is_message_S.tobytes()
             if in_messages not in messages:
                 messages[in_messages] = join_messages(batch_to_wire(_only(batch, in_messages)))
             token_ids = [np.ascontiguousarray(completion.token_ids, "<i4") for completion in arrays]
@@ -79,14 +81,14 @@ def _numbers(rollout: Rollout) -> tuple[float, float, float]:
     return rollout.weight, rollout.advantage, math.nan if rollout.reward is None else rollout.reward
 
 
-def _form(rollout: Rollout, *, is_owned: bool) -> _Form:
-    completion = rollout.completion
-    if completion.loss_mask is not None or completion.episode is not None:
-        return _Form.MESSAGE
-    if not is_owned:
-        return _Form.LENGTH
-    has_more = completion.support is not None or rollout.token_advantages is not None
-    return _Form.MESSAGE if has_more else _Form.ARRAYS
+def _is_whole(completion: Completion) -> bool:
+    """Returns whether every rank gets the completion, since its mask or its segments are lengths too."""
+    return completion.loss_mask is not None or completion.episode is not None
+
+
+def _has_more(rollout: Rollout) -> bool:
+    """Returns whether the completion's rows need more than arrays of tokens and log-probabilities."""
+    return rollout.completion.support is not None or rollout.token_advantages is not None
 
 
 def _only(batch: TrainBatch, is_picked: bytes) -> TrainBatch:

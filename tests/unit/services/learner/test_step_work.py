@@ -1,5 +1,6 @@
 """What a step reads, packs and reduces on one of two ranks, with an engine that computes nothing."""
 
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +110,39 @@ def test_a_rank_of_two_collects_the_values_of_its_rows_alone(monkeypatch: pytest
     one, other = by_rank
     assert len(one) == len(other) == 16, f"{len(one)} and {len(other)} of 32 completions"
     assert sorted(one + other) == [(index, 0, 20) for index in range(32)], "each completion on one rank, once"
+
+
+def test_a_completion_costs_few_calls_before_the_first_forward() -> None:
+    """Counts calls of functions, since their number does not depend on the machine; learner_host.py measures time."""
+    rng = np.random.default_rng(0)
+    groups = [
+        make_group(f"g{number}", num_prompt_tokens=20, completion_lengths=rng.integers(5, 26, size=8).tolist(), rng=rng)
+        for number in range(64)
+    ]
+    batch = make_batch(groups=groups)
+    learner, engine = learner_of(Ranks(0, 8))
+    learner.model = SimpleNamespace(vocab_size=256, max_context_tokens=None)  # type: ignore[assignment]
+    learner.pack_tokens = 16384
+    num_calls = 0
+
+    def forward(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal num_calls
+        num_calls += event in ("call", "c_call")
+
+    engine.forward = forward  # type: ignore[assignment]
+    packing._plan.cache_clear()
+    sys.setprofile(count)
+    try:
+        learner.check(batch)
+        learner.rollouts_of_parts(batch.groups)
+        learner.step(batch)
+    except KeyboardInterrupt:
+        sys.setprofile(None)
+    calls = num_calls / (64 * 8)
+    assert calls <= 42, f"{calls:.1f} calls for each of 512 completions"
 
 
 def test_a_row_is_packed_after_the_forward_of_the_row_before(monkeypatch: pytest.MonkeyPatch) -> None:

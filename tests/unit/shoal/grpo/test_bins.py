@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.grpo import bins
 from shoal.grpo.bins import balanced_partition, fewest_bins
 
 sizes_of_bins = st.lists(st.integers(0, 60), max_size=30)
@@ -12,9 +13,9 @@ sizes_of_bins = st.lists(st.integers(0, 60), max_size=30)
 @settings(max_examples=200, deadline=None)
 @given(sizes=sizes_of_bins, capacity=st.integers(1, 80))
 def test_every_item_is_in_one_bin_and_no_bin_is_too_full(sizes: list[int], capacity: int) -> None:
-    bins = fewest_bins(sizes, capacity)
-    assert sorted(itertools.chain(*bins)) == list(range(len(sizes)))
-    for items in bins:
+    found = fewest_bins(sizes, capacity)
+    assert sorted(itertools.chain(*found)) == list(range(len(sizes)))
+    for items in found:
         load = sum(sizes[item] for item in items)
         assert load <= capacity or len(items) == 1, f"{load} in a bin of {capacity}"
 
@@ -25,6 +26,29 @@ def test_the_search_saves_a_bin_that_greedy_rules_miss() -> None:
     assert len(fewest_bins(sizes, 10)) == 2
     perfect = [7, 3, 6, 4, 5, 3, 2, 9, 1, 8, 2, 4, 4, 2]
     assert len(fewest_bins(perfect, 10)) == sum(perfect) // 10
+
+
+def test_a_search_that_must_fail_is_not_begun_for_items_of_about_a_third_of_a_bin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    monkeypatch.setattr(bins, "_search", lambda order, sizes, capacity, num_bins: searched.append(num_bins))
+    sizes = [5200 + 7 * number for number in range(64)]
+    assert sum(sizes) < 22 * 16384, "by their sum alone, 22 bins could be 21"
+    assert len(fewest_bins(sizes, 16384)) == 22 and not searched, f"searched {searched}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=7), capacity=st.integers(8, 30))
+def test_few_items_take_the_fewest_bins(sizes: list[int], capacity: int) -> None:
+    sizes = [min(size, capacity) for size in sizes]
+    found = len(fewest_bins(sizes, capacity))
+    for fewer in range(1, found):
+        for choice in itertools.product(range(fewer), repeat=len(sizes)):
+            loads = [
+                sum(size for size, part in zip(sizes, choice, strict=True) if part == number) for number in range(fewer)
+            ]
+            assert max(loads) > capacity, f"{found} bins, but {fewer} are enough: {choice}"
 
 
 @settings(max_examples=60, deadline=None)
