@@ -166,16 +166,20 @@ def _attention_share(config: RunConfig) -> float:
 
 def _output_layer(config: RunConfig, shape: ModelShape, compute: int) -> float:
     """Estimates a chunk of logits on a GPU, which the gradient of the logits overwrites, and the layer's gradient, as
-    sum and addend.
-
-    A frozen layer has no gradient.
-    """
+    far as it exists in addition to the sum over rows."""
     learner = config.learner
     bytes_per_token = compute * shape.vocab_size
     chunk_tokens = learner.chunk_tokens(bytes_per_token, on_cpu=False)
     tokens = min(chunk_tokens, learner.row_tokens / learner.sequence_parallel_size)
-    gradient = 0 if learner.lora.is_on else 2 * compute * shape.vocab_size * shape.hidden
-    return bytes_per_token * tokens + gradient
+    stage = learner.stage_on(config.launch.num_learner_ranks)
+    if learner.lora.is_on:
+        bytes_per_weight = 0  # A frozen layer has no gradient.
+    elif compute == _BFLOAT16 and stage < 3:
+        # The products of the chunks add to the sum over rows. Only stage 2 takes this sum to its owner after each row.
+        bytes_per_weight = _FLOAT32 if stage == 2 else 0
+    else:
+        bytes_per_weight = 2 * compute  # The chunks so far, and the next chunk.
+    return bytes_per_token * tokens + bytes_per_weight * shape.vocab_size * shape.hidden
 
 
 def engine_bytes(config: RunConfig) -> int:
