@@ -1,6 +1,7 @@
 """Checks of a model before its weights are read."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,16 @@ from shoal.models.text_part import auto_class, has_other_parts, keep_text_part
 _MAX_DIFFERENCE = 1e-3
 """The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""
 _DEPTHS = ("depth", "num_hidden_layers", "num_layers", "encoder_layers")
-_SHRUNKEN = ("vocab_size", "vocab_size_per_layer_input", "intermediate_size", "moe_intermediate_size")
+_SHRUNKEN = (
+    "vocab_size", "vocab_size_per_layer_input",
+    "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "expert_ffn_hidden_size", "ffn_hidden_size",
+)  # fmt: skip
 _SHRUNKEN_SIZE = 64
 """Vocabulary sizes and MLP widths (`_SHRUNKEN`) of the small model on which packing is checked."""
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_OF_A_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+_EXPERT_GROUPS = ("n_group", "num_expert_group")
 
 
 def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool = False) -> None:
@@ -126,15 +134,18 @@ def _small_model(config: Any, *, trust_remote_code: bool) -> Any:
 
 
 def shrunken(config: Any) -> Any:
-    """Returns a configuration of the same kind with one layer of each kind, at least two, and a small vocabulary.
+    """Returns a configuration of the same kind with one layer of each kind, at least two, a small vocabulary
+    and few experts.
 
     Layers are of one kind if they have equal values in every list of the configuration that has a value for each layer.
+    A list of the numbers of all layers (such as Llama 4's `moe_layers`) is not such a list.
     """
     small = copy.deepcopy(config)
     text = small.get_text_config()
     num_layers = text.num_hidden_layers
     lists = {name: value for name, value in vars(text).items() if isinstance(value, list | tuple)}
-    per_layer = {name: value for name, value in lists.items() if len(value) == num_layers}
+    numbers = list(range(num_layers))
+    per_layer = {name: value for name, value in lists.items() if len(value) == num_layers and list(value) != numbers}
     kinds: dict[str, int] = {}
     for layer in range(num_layers):
         kinds.setdefault(repr([value[layer] for value in per_layer.values()]), layer)
@@ -148,12 +159,30 @@ def shrunken(config: Any) -> Any:
     for name in _SHRUNKEN:
         if isinstance(size := getattr(text, name, None), int):
             setattr(text, name, min(size, _SHRUNKEN_SIZE))
+    _keep_few_experts(text)
     if getattr(text, "pad_token_id", None) is not None:
         text.pad_token_id = 0
     for name in small.sub_configs:
         if (tower := getattr(small, name)) is not None and tower is not text:
             _shrink_tower(tower)
     return small
+
+
+def _keep_few_experts(text: Any) -> None:
+    """Leaves one expert more than a token has. If the router chooses groups first, they stay, with two experts each at
+    least, since routers score a group by its best two experts."""
+
+    def first_of(names: tuple[str, ...]) -> int | None:
+        return next((value for name in names if isinstance(value := getattr(text, name, None), int)), None)
+
+    num_chosen, num_groups = first_of(_EXPERTS_OF_A_TOKEN), first_of(_EXPERT_GROUPS) or 1
+    if num_chosen is None:
+        return
+    num_chosen_groups = first_of(("topk_group",)) or num_groups
+    kept = num_groups * max(2, math.ceil((num_chosen + 1) / num_chosen_groups))
+    for name in _EXPERTS:
+        if isinstance(value := getattr(text, name, None), int):
+            setattr(text, name, min(value, kept))
 
 
 def _shrink_tower(config: Any) -> None:

@@ -5,19 +5,23 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    DeepseekV3Config,
     FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
     Gemma4TextConfig,
     GPT2Config,
     GraniteConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
     Qwen3NextConfig,
 )
 
@@ -137,3 +141,46 @@ def test_a_shrunken_model_is_small_with_shared_keys_and_with_experts(config: Pre
         lm = make_empty(shrunken(config), torch.float32)
     num_parameters = sum(parameter.numel() for parameter in lm.parameters())
     assert num_parameters < 1e9, f"{num_parameters / 1e6:,.0f} million parameters, {config.num_hidden_layers} layers"
+
+
+DEEPSEEK_V3 = DeepseekV3Config(first_k_dense_replace=1)
+QWEN3_30B = Qwen3MoeConfig(
+    hidden_size=2048, num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4, head_dim=128,
+    num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, intermediate_size=6144,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "num_experts", "most"),
+    [
+        (Qwen3MoeConfig(**LARGE, num_experts=4, num_experts_per_tok=2), 3, 1e6),
+        (MixtralConfig(**LARGE, num_local_experts=2, num_experts_per_tok=2), 2, 1e6),
+        (QWEN3_30B, 9, 60e6),
+        (MixtralConfig(), 3, 100e6),
+        (DEEPSEEK_V3, 24, 500e6),
+        (Qwen3NextConfig(), 11, 120e6),
+        (Llama4TextConfig(), 2, 300e6),
+    ],
+    ids=["tiny qwen3", "tiny mixtral", "qwen3", "mixtral", "deepseek", "qwen3-next", "llama4"],
+)
+def test_a_shrunken_mixture_has_one_expert_more_than_a_token_and_all_groups(
+    config: PreTrainedConfig, num_experts: int, most: float
+) -> None:
+    small = shrunken(config)
+    with torch.device("meta"):
+        lm = make_empty(small, torch.float32)
+    experts = {len(p) for name, p in lm.named_parameters() if name.endswith("experts.down_proj")}
+    num_parameters = sum(parameter.numel() for parameter in lm.parameters())
+    assert experts == {num_experts}, f"{experts} experts"
+    assert num_parameters < most, f"{num_parameters / 1e6:,.0f} million values, {small.num_hidden_layers} layers"
+
+
+def test_a_mixture_that_chooses_groups_of_experts_first_is_accepted(tmp_path: Path) -> None:
+    sizes = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 32}
+    config = DeepseekV3Config(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, moe_intermediate_size=32,
+        first_k_dense_replace=1, n_routed_experts=64, num_experts_per_tok=8, n_group=8, topk_group=4, **sizes,
+    )  # fmt: skip
+    assert shrunken(config).n_routed_experts == 24
+    config.save_pretrained(tmp_path)
+    check_model(tmp_path, settings())
