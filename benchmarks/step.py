@@ -15,7 +15,7 @@ Both systems get the same prompts, reward function, group size, AdamW, compute t
 weights and optimizer state in float32 and train on every group. All completions have the same length, which is checked:
 both systems get a copy of the model whose end token is a token that the model does not sample. A step is timed from the
 end of the step before it, and CPU time is that of all processes. The first step of each run is a warm-up. On a busy
-machine only CPU time is meaningful.
+machine only CPU time is meaningful. The results also have the parts of Shoal's step and of the learner's.
 """
 
 import argparse

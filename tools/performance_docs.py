@@ -4,7 +4,9 @@ python tools/performance_docs.py            rewrites the page
 python tools/performance_docs.py --check    checks whether it is current, without writing
 
 `benchmarks/step.py` and `benchmarks/learner.py` write the results (--json). A file step*.json or learner*.json becomes
-one section of the page, and all files gpu*.json, which `benchmarks/learner.py` wrote on GPUs, become one section.
+one section of the page, and all files gpu*.json, which `benchmarks/learner.py` wrote on GPUs, become one section. The
+section on the parts of a step comes from shoal_step.json, which `benchmarks/step.py` wrote without TRL, and compares
+with step.json and learner.json.
 """
 
 import argparse
@@ -18,6 +20,8 @@ from shoal.quantities import counted
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
+GOAL = 4.5
+"""The ratio to TRL's time that was aimed at."""
 NAMES = {"trl": "TRL", "shoal": "Shoal", "engine": "vLLM alone", "learner": "learner alone"}
 
 HEADER = """\
@@ -70,11 +74,16 @@ def page() -> str:
         for found in results.values()
     ]
     gpu_commands = [f'make bench NAME=learner ARGS="{found["run"]["arguments"]}"' for found in on_gpus.values()]
+    parts = json.loads((RESULTS / "shoal_step.json").read_text())
+    commands.insert(1, f'make bench NAME=step ARGS="{parts["run"]["arguments"]}"')
+    step, learner = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("step", "learner"))
     trl = next(found["trl"]["versions"] for found in steps.values() if found["trl"])
     return "\n".join(
         [
             HEADER,
             *map(_step, steps.values()),
+            _parts(parts),
+            _floor(step, learner),
             *map(_learner, learners.values()),
             _on_gpus(list(on_gpus.values())),
             REPEAT.format(
@@ -110,6 +119,67 @@ def _step(found: dict[str, Any]) -> str:
     timed = f"Each contestant ran {counted(work['rounds'], 'time')}, with {counted(work['steps'], 'timed step')} each. "
     timed += f"TRL's environment: {_versions(trl['versions'])}."
     return _section("A whole step", text, _table(heads, rows), f"{_machine(found['run'])} {timed}")
+
+
+def _parts(found: dict[str, Any]) -> str:
+    text = (
+        "The same steps by part, in a run without TRL, as shares of a step's wall time that the run's metrics give. "
+        "Sampling is the time in which the generator had something to sample. Waiting is the time after it until the "
+        "step had its groups, with scoring. The learner's share is that of `Learner.step`, and sending is the time of "
+        "the call beside it. The last columns are shares of the learner's step alone: forward passes, backward passes "
+        "and the optimizer."
+    )
+    heads = ["tokens of a completion", "step, s", "sampling", "waiting", "learner", "sending", "publishing", "rest"]
+    rows = []
+    for length, row in found["lengths"].items():
+        parts, alone = row["shoal"]["parts_s"], row["learner"]["parts_s"]
+        shown = [parts["sampling"], parts["waiting"] + parts["scoring"]]
+        shown += [parts[name] for name in ("learner", "sending", "publishing", "rest")]
+        rows.append(
+            [
+                length,
+                f"{row['shoal']['wall_s']:.2f} ({row['shoal']['cpu_s']:.2f})",
+                *(f"{seconds / sum(parts.values()):.0%}" for seconds in shown),
+                *(f"{alone[name] / sum(alone.values()):.0%}" for name in ("forward", "accumulate", "apply")),
+            ]
+        )
+    heads += ["forward", "backward", "optimizer"]
+    return _section("Where a step's time goes", text, _table(heads, rows), _machine(found["run"]))
+
+
+def _floor(step: dict[str, Any], learner: dict[str, Any]) -> str:
+    """Makes the section that says which ratio to TRL is possible, from the times of the parts alone."""
+    machine, alone = learner["machine"], learner["contestants"]["learner"]
+    rate = alone["flops_per_s"] / machine["matrix_flops_per_s"]
+    rows, ratios, fast_ratios, added, of_engine, busy = [], [], [], [], [], []
+    for length, row in step["lengths"].items():
+        trl_s, shoal_s, engine_s, learner_s = (row[name]["wall_s"] for name in NAMES)
+        parts_s, goal_s = engine_s + learner_s, trl_s / GOAL
+        ratios.append(f"{trl_s / parts_s:.1f}")
+        fast_ratios.append(f"{trl_s / (engine_s + rate * learner_s):.1f}")
+        added.append(f"{(shoal_s - parts_s) / (shoal_s - goal_s):.0%}")
+        of_engine.append(f"{engine_s / goal_s:.0%}")
+        busy.append(f"{row['engine']['cpu_s'] / engine_s:.1f}")
+        times = [f"{seconds:.2f}" for seconds in (shoal_s, parts_s, goal_s)]
+        rows.append([length, *times, f"{trl_s / shoal_s:.1f}", f"**{ratios[-1]}**", fast_ratios[-1]])
+    text = (
+        f"The goal was a step {GOAL} times as fast as TRL's, and it is missed. The parts miss it too: with nothing "
+        f"beside vLLM alone and the learner alone, a step of {_listed(list(step['lengths']))} tokens would be "
+        f"{_listed(ratios)} times as fast. What Shoal adds to its parts (calls, scoring, publishing, waiting) is "
+        f"{_listed(added)} of the time that is missing, and more than that the services cannot save. The rest has to "
+        f"come from the parts. On {learner['work']['num_tokens']:,} tokens the learner reaches {rate:.0%} of the rate "
+        "of a large matrix product (next section). If it reached all of it, and vLLM stayed as it is, the ratios would "
+        f"be {_listed(fast_ratios)}. vLLM alone takes {_listed(of_engine)} of the time that the goal allows for a "
+        f"whole step, and keeps {_listed(busy)} of {step['work']['threads']} threads busy. So the goal needs faster "
+        "forward and backward passes, and the longer the completions are, also a faster engine."
+    )
+    heads = ["tokens of a completion", "Shoal, s", "parts, s", f"TRL / {GOAL}, s", "TRL / Shoal", "TRL / parts"]
+    heads.append("TRL / parts, with the learner at the matrix rate")
+    return _section("Which ratio to TRL is possible", text, _table(heads, rows), "Times are those of the first table.")
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _learner(found: dict[str, Any]) -> str:
