@@ -127,7 +127,7 @@ def _parts(found: dict[str, Any]) -> str:
         "Sampling is the time in which the generator had something to sample. Waiting is the time after it until the "
         "step had its groups, with scoring. The learner's share is that of `Learner.step`, and sending is the time of "
         "the call beside it. The last columns are shares of the learner's step alone: forward passes, backward passes "
-        "and the optimizer."
+        "and the optimizer. On a busy machine all shares are rough."
     )
     heads = ["tokens of a completion", "step, s", "sampling", "waiting", "learner", "sending", "publishing", "rest"]
     rows = []
@@ -165,13 +165,14 @@ def _floor(step: dict[str, Any], learner: dict[str, Any]) -> str:
     text = (
         f"The goal was a step {GOAL} times as fast as TRL's, and it is missed. The parts miss it too: with nothing "
         f"beside vLLM alone and the learner alone, a step of {_listed(list(step['lengths']))} tokens would be "
-        f"{_listed(ratios)} times as fast. What Shoal adds to its parts (calls, scoring, publishing, waiting) is "
-        f"{_listed(added)} of the time that is missing, and more than that the services cannot save. The rest has to "
-        f"come from the parts. On {learner['work']['num_tokens']:,} tokens the learner reaches {rate:.0%} of the rate "
-        "of a large matrix product (next section). If it reached all of it, and vLLM stayed as it is, the ratios would "
-        f"be {_listed(fast_ratios)}. vLLM alone takes {_listed(of_engine)} of the time that the goal allows for a "
-        f"whole step, and keeps {_listed(busy)} of {step['work']['threads']} threads busy. So the goal needs faster "
-        "forward and backward passes, and the longer the completions are, also a faster engine."
+        f"{_listed(ratios)} times as fast. What Shoal adds (publishing, scoring, calls, and parts that are slower "
+        f"beside other processes than alone) is {_listed(added)} of the time that is missing, and more than that the "
+        f"services cannot save. The rest has to come from the parts. On {learner['work']['num_tokens']:,} tokens the "
+        f"learner reaches {rate:.0%} of the rate of a large matrix product (next section). If it reached all of it, "
+        f"and vLLM stayed as it is, the ratios would be {_listed(fast_ratios)}. vLLM alone takes {_listed(of_engine)} "
+        f"of the time that the goal allows for a whole step, and keeps {_listed(busy)} of {step['work']['threads']} "
+        "threads busy. So the goal needs faster forward and backward passes, and the longer the completions are, also "
+        "a faster engine."
     )
     heads = ["tokens of a completion", "Shoal, s", "parts, s", f"TRL / {GOAL}, s", "TRL / Shoal", "TRL / parts"]
     heads.append("TRL / parts, with the learner at the matrix rate")
