@@ -1,6 +1,7 @@
 """Completions, and the weight versions that sampled them, as messages."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,7 +20,13 @@ def version_to_wire(version: WeightVersion) -> rollout_pb2.WeightVersion:
 
 
 def version_from_wire(message: rollout_pb2.WeightVersion) -> WeightVersion:
-    return WeightVersion(message.attempt, message.policy_version)
+    return _version(message.attempt, message.policy_version)
+
+
+@lru_cache(maxsize=64)
+def _version(attempt: int, policy_version: int) -> WeightVersion:
+    # The completions of a step have few versions, and share them.
+    return WeightVersion(attempt, policy_version)
 
 
 def spans_to_wire(spans: Iterable[VersionSpan]) -> list[rollout_pb2.VersionSpan]:
@@ -81,16 +88,18 @@ def run_from_wire(
     sampled = [(0, len(token_ids))]
     if isinstance(message, rollout_pb2.Completion) and message.HasField("episode"):
         sampled = [(turn.start, turn.end) for turn in message.episode.turns]
-    _check_spans(message.version_spans, sampled, f"{field}.version_spans")
+    spans = tuple(
+        [VersionSpan(version_from_wire(span.version), span.start, span.end) for span in message.version_spans]
+    )
+    _check_spans(spans, sampled, f"{field}.version_spans")
     support = None
     if message.support_counts or message.support_token_ids or earlier_support:
         ids = earlier_support + message.support_token_ids
         support = support_from_wire(ids, message.support_counts, token_ids, f"{field}.support")
-    spans = tuple(VersionSpan(version_from_wire(span.version), span.start, span.end) for span in message.version_spans)
     return TokenRun(token_ids, logprobs, spans, support)
 
 
-def _check_spans(spans: Iterable[rollout_pb2.VersionSpan], sampled: list[tuple[int, int]], field: str) -> None:
+def _check_spans(spans: Iterable[VersionSpan], sampled: list[tuple[int, int]], field: str) -> None:
     """Raises `InvalidArgument` unless the spans cover exactly the sampled ranges of tokens, in order."""
     covered = [(span.start, span.end) for span in spans]
     if covered != sampled and (covered := _merged(covered)) != (wanted := _merged(sampled)):
