@@ -11,6 +11,7 @@ from shoal.errors import InvalidArgument
 from shoal.models.file_names import FileNames
 from shoal.models.linear_layers import find_targets
 from shoal.models.model_folder import model_config, read_json, resolve_model
+from shoal.models.weight_files import WeightFiles, find_weight_files
 from shoal.weights.adapter import adapter_shapes
 from shoal.weights.manifest import Manifest
 from shoal.wire import invalid
@@ -59,6 +60,20 @@ def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[s
     """
     model = _empty_model(folder, trust_remote_code=trust_remote_code)
     return FileNames(model).shapes({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
+
+
+def tensors_to_keep(folder: Path, *, trust_remote_code: bool = False) -> list[str] | None:
+    """Lists the tensors of the model's files that no publish replaces, such as the balance of a router's experts.
+
+    Returns None if the files are not in safetensors. Raises the errors of `expected_tensors`.
+    """
+    names = WeightFiles(find_weight_files(folder)).names
+    if not names:
+        return None
+    model = _empty_model(folder, trust_remote_code=trust_remote_code)
+    parameters = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    replaced = FileNames(model, names).shapes(parameters)
+    return [name for name in names if name not in replaced]
 
 
 def expected_adapter(folder: Path, lora: LoraConfig, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:

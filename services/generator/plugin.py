@@ -13,6 +13,9 @@ ENGINE_MARK = "SHOAL_ENGINE_ERRORS"
 BACKEND = "shoal"
 """The name of the weight-transfer engine, for gloo and nccl."""
 
+SPOILED = "shoal_spoiled"
+"""The name of the loader that spoils an engine's first weights, for vLLM's `load_format`."""
+
 
 def register() -> None:
     """Registers the weight transfer. Makes the processes of a generator's engine end with their parent.
@@ -28,6 +31,8 @@ def register() -> None:
     errors = os.environ.get(ENGINE_MARK)
     if errors:
         stand_in_for_torchvision()
+        # vLLM registers a loader when its module is imported.
+        import services.generator.workers.spoiled_loader  # noqa: F401
     if errors and multiprocessing.parent_process() is not None:
         from shoal.worker.parent import die_with_parent
 

@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from services.generator.adapter_settings import adapter_arguments, slots_bytes
 from services.generator.cpu_check import checked_on_cpu
 from services.generator.gpu_cache import kv_cache_bytes
-from services.generator.model_check import CheckedModel, checked_model, expected_adapter, expected_tensors
-from services.generator.plugin import BACKEND, ENGINE_MARK
+from services.generator.model_check import (
+    CheckedModel,
+    checked_model,
+    expected_adapter,
+    expected_tensors,
+    tensors_to_keep,
+)
+from services.generator.plugin import BACKEND, ENGINE_MARK, SPOILED
 from services.generator.torchvision_stand_in import stand_in_for_torchvision
 from services.generator.vllm_sampling import fits_masks, keep_finite_logprobs, num_listed
 from shoal.config.run import RunConfig
@@ -256,7 +262,7 @@ def _engine_arguments(
         language_model_only=model.has_other_parts,
         **_support_arguments(config, on_cpu=on_cpu),
         **_order_arguments(config),
-        **(adapter_arguments(config, adapter) if adapter else {}),
+        **(adapter_arguments(config, adapter) if adapter else _first_weights(config, model)),
         dtype=model.dtype,
         max_model_len=max_model_len,
         tensor_parallel_size=generator.tensor_parallel_size,
@@ -269,6 +275,14 @@ def _engine_arguments(
         disable_log_stats=True,
         **(cpu if on_cpu else gpu),
     )
+
+
+def _first_weights(config: RunConfig, model: CheckedModel) -> dict[str, Any]:
+    """Returns the settings of the loader that spoils the first weights. Files that are not in safetensors are kept."""
+    if not config.generator.spoil_first_weights:
+        return {}
+    keep = tensors_to_keep(model.folder, trust_remote_code=config.model.trust_remote_code)
+    return {} if keep is None else {"load_format": SPOILED, "model_loader_extra_config": {"keep": keep}}
 
 
 def _order_arguments(config: RunConfig) -> dict[str, Any]:

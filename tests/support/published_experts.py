@@ -39,7 +39,7 @@ async def publish_moved(folder: Path, model: Any, **generator: Any) -> Publishes
 
     `generator` are settings of `[generator]`.
     """
-    process = Generator(folder, folder / "model", **generator)
+    process = Generator(folder, folder / "model", spoil_first_weights=False, **generator)
     try:
         async with configured_client(process) as client:
             as_loaded, before = await client.score(), logprobs_of(model, CANARY)

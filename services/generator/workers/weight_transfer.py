@@ -199,7 +199,9 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
     def finish_weight_update(self) -> None:
         """Completes the load of the received tensors."""
         finalize_layerwise_reload(self.model, self.model_config)
-        self._repack_tied_heads()
+        if self.device.type == "cpu":
+            self._repack_tied_heads()
+            self._copy_convolutions()
 
     def _repack_tied_heads(self) -> None:
         """Packs the weight of a tied output head again.
@@ -207,11 +209,20 @@ class BroadcastWeightTransferEngine(WeightTransferEngine[JoinInfo, LoadInfo]):
         On CPU the head multiplies with a packed copy of its weight. The reload packs the layers that received tensors.
         A tied head receives none, since it shares the embedding's. So it would keep its former weights.
         """
-        if self.device.type != "cpu":
-            return
         for layer in self.model.modules():
             if isinstance(layer, ParallelLMHead) and layer.weight.numel():
                 layer.quant_method.process_weights_after_loading(layer)
+
+    def _copy_convolutions(self) -> None:
+        """Copies convolutions into the tensors that Mamba-2 layers compute with.
+
+        Such a tensor is a view of the convolution's weight. On CPUs with bfloat16, vLLM packs the weight and gives it
+        other memory. So the view would keep the former weights.
+        """
+        for layer in self.model.modules():
+            unpacked = getattr(getattr(layer, "conv1d", None), "_cpu_unpacked_conv_weight", None)
+            if unpacked is not None and "conv_weights" in layer._buffers:
+                layer.conv_weights.copy_(unpacked)
 
     def abandon(self) -> None:
         """Cleans up after a failed load: drops the tensors of unfinished layers, and completes the other layers.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.learner.model.weight_files import WeightFiles
+from shoal.models.weight_files import WeightFiles
 
 CONVERSION_ERRORS = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """The errors of transformers' conversions for tensors of unexpected shapes."""

@@ -19,9 +19,9 @@ from services.learner.engine.layer_gathering import gather_by_layer
 from services.learner.model.adapters import switched_off
 from services.learner.model.packing import PackedRow
 from services.learner.model.policy import Policy
-from services.learner.model.weight_files import WeightFiles
 from services.learner.model.weights import adapted_layers, list_weights
 from shoal.config.tables.learner import LearnerConfig
+from shoal.models.weight_files import WeightFiles
 
 
 def follow(reference: Tensor, policy: Tensor, alpha: float) -> None:

@@ -24,11 +24,11 @@ from services.learner.engine.converted_tensors import CONVERSION_ERRORS, Convert
 from services.learner.engine.deepspeed_settings import deepspeed, start_deepspeed
 from services.learner.model.language_model import load_whole, make_empty, read_config
 from services.learner.model.machine_errors import raise_machine_error
-from services.learner.model.weight_files import WeightFiles, find_weight_files
 from services.learner.model.weights import is_kept_in_float32, list_weights
 from services.learner.ranks.process_group import ProcessGroup
 from shoal.config.tables.lora import Quantization
 from shoal.errors import InvalidArgument
+from shoal.models.weight_files import WeightFiles, find_weight_files
 
 _log = logging.getLogger(__name__)
 _M_MMAP_THRESHOLD = -3

@@ -15,7 +15,6 @@ from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.mixers import find_mixers
 from services.learner.model.packing import sequence_row
 from services.learner.model.policy import Policy
-from services.learner.model.weight_files import WeightFiles, find_weight_files
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models.file_names import FileNames
@@ -23,6 +22,7 @@ from shoal.models.head_sizes import check_heads
 from shoal.models.linear_layers import find_targets
 from shoal.models.remote_code import warn_of_code
 from shoal.models.text_part import auto_class, has_other_parts, keep_text_part
+from shoal.models.weight_files import WeightFiles, find_weight_files
 
 _MAX_DIFFERENCE = 1e-3
 """The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""

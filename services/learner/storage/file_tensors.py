@@ -12,12 +12,12 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from services.learner.model.weight_files import WeightFiles, find_weight_files
 from services.learner.model.weights import list_weights
 from services.learner.storage.weights_folder import Form, Forms, uniform
 from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition
 from shoal.models.file_names import FileNames
+from shoal.models.weight_files import WeightFiles, find_weight_files
 
 _CONVERSION_ERRORS = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """The errors of transformers' conversions for tensors that they cannot convert back."""

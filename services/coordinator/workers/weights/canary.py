@@ -2,8 +2,9 @@
 
 The hashes of a publish prove what arrived, and the canary proves that the engine computes with it. Even with correct
 weights, engine and learner differ, depending on their number types and, for types of low precision, on the model. So a
-reading has to pass three checks: the difference is small; the first load does not increase it much, since its weights
-are close to those of the engine's files; and the engine's log-probabilities change when the learner's change.
+reading has to pass two checks: the difference is small, on average and for each token; and the engine's
+log-probabilities change when the learner's change. Since an engine starts with weights that are clearly wrong
+(`generator.spoil_first_weights`), its first reading also shows any layer that kept its former weights.
 """
 
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from shoal.rollout import WeightVersion
 from shoal.v1 import weights_pb2
 from shoal.wire import float32_from_wire
 
-_GROWTH = 2.0
-_GROWTH_SHARE = 0.125
-"""After the first load, the difference may be `_GROWTH` times the earlier difference plus this share of the tolerance.
-"""
+_SPREAD_SHARE = 0.15
+_LEAST_TOLERANCE = 0.05
+_PEAK = 10.0
+"""The difference of a single token may be this multiple of the tolerance. With correct weights it was up to 8 times the
+average difference."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,25 @@ class Precision:
     """Largest mean difference that correct weights cause, with a margin."""
     motion: float
     """A change of the learner's log-probability of a token that also shows in an engine with the same weights."""
+    follows_spread: bool
+    """Whether the tolerance is lower for a model whose log-probabilities differ little from each other."""
+
+    def tolerance_for(self, logprobs: Float32Array) -> float:
+        """Returns the tolerance for a model with these log-probabilities of the canary.
+
+        A wrong layer changes them by about as much as they differ from each other, and rounding by a small part of it.
+        """
+        if not self.follows_spread or not len(logprobs):
+            return self.tolerance
+        return min(self.tolerance, max(_LEAST_TOLERANCE, _SPREAD_SHARE * float(logprobs.std())))
 
 
-FLOAT32 = Precision(tolerance=1e-3, motion=1e-4)
+FLOAT32 = Precision(tolerance=1e-3, motion=1e-4, follows_spread=False)
 """Correct weights differ by 1e-6 to 1e-5 on average."""
-LOWER = Precision(tolerance=0.4, motion=0.01)
-"""bfloat16 and float16. Correct weights differ by 0.005 to 0.14 on average in bfloat16, most in small models."""
+LOWER = Precision(tolerance=0.4, motion=0.01, follows_spread=True)
+"""bfloat16 and float16. In 200 publishes of SmolLM2-135M, whose log-probabilities have a standard deviation of 2.7,
+correct weights differed by 0.06 to 0.13 on average. With the first weights in one layer it was 3.6 to 880. In random
+models with a deviation of 0.3 to 2.8, correct weights differed by 0.002 to 0.04, and one wrong layer by 0.06 to 60."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +65,19 @@ class Reading:
 
     @property
     def gap(self) -> float:
-        """Mean absolute difference between engine and learner."""
-        return self.gap_of(self.engine)
+        """Mean absolute difference between engine and learner; infinite if their lengths differ."""
+        return float(self._differences.mean())
 
-    def gap_of(self, logprobs: Float32Array) -> float:
-        """Mean absolute difference between `logprobs` and the learner's; infinite if their lengths differ."""
-        if self.learner.shape != logprobs.shape or not len(logprobs):
-            return float("inf")
-        return float(np.abs(self.learner - logprobs).mean())
+    @property
+    def peak(self) -> float:
+        """Largest absolute difference between engine and learner, for one token; infinite if their lengths differ."""
+        return float(self._differences.max())
+
+    @property
+    def _differences(self) -> Float32Array:
+        if self.learner.shape != self.engine.shape or not len(self.engine):
+            return np.array([np.inf], np.float32)
+        return np.abs(self.learner - self.engine)
 
 
 def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weights_pb2.Canary) -> Reading:
@@ -71,33 +91,21 @@ def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weigh
     )
 
 
-def load_error(reading: Reading, before: Reading | Float32Array | None, tolerance: float | None) -> DataLoss | None:
+def load_error(reading: Reading, before: Reading | None, tolerance: float | None) -> DataLoss | None:
     """Returns an error if the canary shows that an engine does not have the learner's weights; else None.
 
-    `before` is the last reading of the same generator, or the log-probabilities under the weights that its engine
-    started with; `tolerance` is `weights.canary_tolerance`.
+    `before` is the last reading of the same generator, and `tolerance` is `weights.canary_tolerance`.
     """
-    limit = reading.precision.tolerance if tolerance is None else tolerance
-    if not reading.gap <= limit:  # Also true of NaN.
+    limit = reading.precision.tolerance_for(reading.learner) if tolerance is None else tolerance
+    if not (reading.gap <= limit and reading.peak <= _PEAK * limit):  # Also true of NaN.
         return DataLoss(
-            f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, "
-            f"more than weights.canary_tolerance ({limit:g}{', the default' if tolerance is None else ''}): the "
-            "engine may not compute with the weights that it received",
+            f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, and "
+            f"by {reading.peak:.3g} for one token, but weights.canary_tolerance ({limit:g}"
+            f"{', the default' if tolerance is None else ''}) allows {limit:g} and {_PEAK * limit:g}: the engine may "
+            "not compute with the weights that it received",
             reason=ErrorReason.CANARY_DIFFERS,
         )
-    if isinstance(before, Reading):
-        return _motion_error(reading, before)
-    return None if before is None else _growth_error(reading, reading.gap_of(before), limit)
-
-
-def _growth_error(reading: Reading, gap_before: float, limit: float) -> DataLoss | None:
-    if reading.gap <= _GROWTH * gap_before + _GROWTH_SHARE * limit:
-        return None
-    return DataLoss(
-        f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary prompt, "
-        f"but before the first load only by {gap_before:.3g}: the engine does not compute with the weights that it got",
-        reason=ErrorReason.CANARY_DIFFERS,
-    )
+    return None if before is None else _motion_error(reading, before)
 
 
 def _motion_error(reading: Reading, before: Reading) -> DataLoss | None:

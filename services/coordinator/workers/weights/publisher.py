@@ -17,7 +17,6 @@ wait has a deadline.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,14 +27,14 @@ from services.coordinator.workers.member import Member, status_of
 from services.coordinator.workers.weights.canary import Reading
 from services.coordinator.workers.weights.fault_finding import Failures, at_fault
 from services.coordinator.workers.weights.weight_broadcast import Transfer, WeightGroup, form_group
-from shoal.arrays import Float32Array, Int32Array
+from shoal.arrays import Int32Array
 from shoal.config import RunConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import ShoalError, Unavailable
 from shoal.quantities import counted
 from shoal.rollout import WeightVersion
 from shoal.v1 import generator_pb2, weights_pb2
-from shoal.wire import float32_from_wire, int32_to_wire, version_from_wire
+from shoal.wire import int32_to_wire, version_from_wire
 
 LEAVE_TIMEOUT_S = 5.0
 CANARY_TOKENS = 32
@@ -88,8 +87,6 @@ class Publisher:
         """The duration of the last transfer that all members loaded."""
         self._readings: dict[str, Reading] = {}
         """The canary's reading at a generator's last load that passed all checks, by worker id."""
-        self._first: dict[str, Float32Array] = {}
-        """The canary's log-probabilities before a generator's first load, by worker id."""
         self.lock = asyncio.Lock()
         """Taken during a publish, and by everything else that pauses or resumes generators."""
 
@@ -214,14 +211,13 @@ class Publisher:
 
     async def _transfer(self, version: WeightVersion, group: WeightGroup, report: PublishReport) -> Failures:
         """Transfers the weights over a group. Puts members that loaded them into service, and returns the others."""
-        await asyncio.gather(*map(self._read_first, group.members))
         transfer = Transfer(
             self._learner,
             group,
             self._config,
             version=version,
             canary=self._canary,
-            before={**self._first, **self._readings},
+            before=self._readings,
             usual_s=self._usual_s,
         )
         began = time.monotonic()
@@ -240,18 +236,6 @@ class Publisher:
                 report.pause_s = max(report.pause_s, loaded.pause_s)
                 report.canary_gap = max(report.canary_gap, loaded.canary.gap)
         return result.failures
-
-    async def _read_first(self, member: Member) -> None:
-        """Reads the canary's log-probabilities under an engine's first weights. Does nothing if the engine has loaded
-        others, or does not answer soon."""
-        worker_id = member.record.worker_id
-        if worker_id in self._first or worker_id in self._readings:
-            return
-        request = generator_pb2.ScoreTokensRequest(token_ids=self._canary.token_ids)
-        with suppress(ShoalError):
-            response = await member.stub.ScoreTokens(request, timeout=self._config.ready_timeout_s)
-            if not response.HasField("version"):
-                self._first[worker_id] = float32_from_wire(response.logprobs, "logprobs")
 
     def _leave_out(self, version: WeightVersion, member: Member, error: ShoalError) -> None:
         """Counts a failed load of a generator, and reports the consequence."""

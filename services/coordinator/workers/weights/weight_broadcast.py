@@ -14,7 +14,6 @@ from services.coordinator.workers.learner_client import LearnerClient
 from services.coordinator.workers.member import STATUS_TIMEOUT_S, Member
 from services.coordinator.workers.weights.canary import Reading, load_error, reading_of
 from services.coordinator.workers.weights.fault_finding import Failures, is_of_group, unless_silent
-from shoal.arrays import Float32Array
 from shoal.config.tables.weights import WeightsConfig
 from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss, DeadlineExceeded, ShoalError, Unavailable
@@ -97,7 +96,7 @@ class Transfer:
         *,
         version: WeightVersion,
         canary: weights_pb2.Canary,
-        before: Mapping[str, Reading | Float32Array] = MappingProxyType({}),
+        before: Mapping[str, Reading] = MappingProxyType({}),
         usual_s: float | None = None,
     ) -> None:
         """`before` has the argument `before` of `load_error` for each worker id.

@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from services.generator.model_check import checked_model, expected_adapter, expected_tensors, manifest_violation
+from services.generator.model_check import (
+    checked_model,
+    expected_adapter,
+    expected_tensors,
+    manifest_violation,
+    tensors_to_keep,
+)
 from shoal.config.run import RunConfig
 from shoal.config.tables.lora import LoraConfig
 from shoal.errors import InvalidArgument
@@ -69,3 +75,18 @@ def test_only_the_text_part_of_a_model_that_reads_images_is_published(tmp_path: 
     assert expected_tensors(tmp_path) == shapes
     assert all(name.startswith("language_model.") for name in shapes)
     assert checked_model(config(tmp_path)).has_other_parts and not checked_model(config(folder)).has_other_parts
+
+
+def test_an_engine_keeps_the_tensors_of_the_files_that_no_publish_replaces(folder: Path, tmp_path: Path) -> None:
+    from tests.support.tiny_experts import make_tiny_experts
+    from tests.support.tiny_readers import make_tiny_reader
+
+    assert tensors_to_keep(folder) == []
+    make_tiny_experts(tmp_path / "experts", "glm4_moe")
+    kept = tensors_to_keep(tmp_path / "experts")
+    assert kept and all(name.endswith("e_score_correction_bias") for name in kept), kept
+    make_tiny_reader(tmp_path / "reader", "gemma3-whole")
+    kept = tensors_to_keep(tmp_path / "reader")
+    assert kept and all("vision_tower" in name or "projector" in name for name in kept), kept
+    (tmp_path / "bin").mkdir()
+    assert tensors_to_keep(tmp_path / "bin") is None, "weights that are not in safetensors"

@@ -21,8 +21,8 @@ from services.learner.engine import sharded_loading
 from services.learner.engine.converted_tensors import ConvertedTensors
 from services.learner.engine.sharded_loading import load_model, shard_obstacle
 from services.learner.model.language_model import load_whole, make_empty, read_config
-from services.learner.model.weight_files import WeightFiles
 from shoal.errors import InvalidArgument, ResourceExhausted
+from shoal.models.weight_files import WeightFiles
 from tests.support.tiny_model import make_tiny_model
 
 

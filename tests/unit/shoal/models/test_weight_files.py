@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from services.learner.model.weight_files import WeightFiles, find_weight_files
+from shoal.models.weight_files import WeightFiles, find_weight_files
 
 
 def test_tensors_are_found_in_any_of_the_files(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -48,7 +50,7 @@ class WeightFiles:
         header = self._file_of[name].get_slice(name)
         return header.get_dtype(), tuple(header.get_shape())
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> "Tensor":
         """Returns a tensor as a view of its mapped file; do not write to it."""
         tensor: Tensor = self._file_of[name].get_tensor(name)
         return tensor
