@@ -33,6 +33,9 @@ def register() -> None:
         stand_in_for_torchvision()
         # vLLM registers a loader when its module is imported.
         import services.generator.workers.spoiled_loader  # noqa: F401
+        from services.generator.workers.rotary_on_cpu import rotate_flat_heads
+
+        rotate_flat_heads()
     if errors and multiprocessing.parent_process() is not None:
         from shoal.worker.parent import die_with_parent
 

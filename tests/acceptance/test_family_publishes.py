@@ -16,8 +16,16 @@ pytest.importorskip("torch")
 skip_without("vllm")
 
 HEADS_OF_32: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
+LATENT: dict[str, Any] = {
+    "num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "qk_head_dim": 192, "head_dim": 64,
+}  # fmt: skip
+CONVOLUTIONS: dict[str, Any] = HEADS_OF_32 | {
+    "block_auto_adjust_ff_dim": False, "conv_dim": 64, "conv_dim_out": 64, "block_dim": 64, "block_ff_dim": 128,
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "granite": HEADS_OF_32,
+    "granite4": HEADS_OF_32,
     "granite4-dense": HEADS_OF_32,
     "falcon-h1": {},
     "gemma4-e": {},
@@ -25,6 +33,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 32, "qk_nope_head_dim": 32, "v_head_dim": 32, "qk_head_dim": 64, "head_dim": 32,
     },
     "olmoe": {"num_attention_heads": 2, "num_key_value_heads": 2},
+    "lfm2": CONVOLUTIONS,
+    "lfm2-moe": CONVOLUTIONS,
+    "cohere2": HEADS_OF_32,
+    "deepseek-v2": LATENT,
+    "deepseek-v3": LATENT | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "glm4.7-flash": LATENT,
 }  # fmt: skip
 
 
