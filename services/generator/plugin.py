@@ -31,17 +31,23 @@ def register() -> None:
     errors = os.environ.get(ENGINE_MARK)
     if errors:
         stand_in_for_torchvision()
-        # vLLM registers a loader when its module is imported.
-        import services.generator.workers.spoiled_loader  # noqa: F401
-        from services.generator.workers.rotary_on_cpu import rotate_flat_heads
-
-        rotate_flat_heads()
+        _prepare_engine()
     if errors and multiprocessing.parent_process() is not None:
         from shoal.worker.parent import die_with_parent
 
         # vLLM's processes outlive a killed parent, and keep their memory.
         die_with_parent()
         logging.getLogger("vllm").addHandler(_ErrorLines(errors))
+
+
+def _prepare_engine() -> None:
+    from vllm.model_executor.model_loader import register_model_loader
+
+    from services.generator.workers.rotary_on_cpu import rotate_flat_heads
+    from services.generator.workers.spoiled_loader import SpoiledLoader
+
+    register_model_loader(SPOILED)(SpoiledLoader)
+    rotate_flat_heads()
 
 
 class _ErrorLines(logging.Handler):

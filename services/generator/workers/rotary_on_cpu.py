@@ -18,9 +18,7 @@ def rotate_flat_heads() -> None:
         return
 
     @wraps(rotate)
-    def forward_cpu(
-        self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward_cpu(self: Any, positions: Tensor, query: Tensor, key: Tensor | None = None) -> Any:
         if query.ndim != 3 or positions.ndim != 1:
             return rotate(self, positions, query, key)
         rotated, keys = rotate(self, positions, query.flatten(1), None if key is None else key.flatten(1))

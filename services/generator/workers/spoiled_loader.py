@@ -12,17 +12,13 @@ from typing import Any
 
 from torch import Tensor
 from vllm.config import LoadConfig
-from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-
-from services.generator.plugin import SPOILED
 
 FACTOR = -16.0
 SHIFT = -8.0
 """Added to vectors, since many biases, and the weights of some norms, are 0."""
 
 
-@register_model_loader(SPOILED)
 class SpoiledLoader(DefaultModelLoader):
     """Loads a model from its files, and spoils all tensors but those in `keep`, a list in vLLM's extra settings."""
 

@@ -77,7 +77,8 @@ class Reading:
     def _differences(self) -> Float32Array:
         if self.learner.shape != self.engine.shape or not len(self.engine):
             return np.array([np.inf], np.float32)
-        return np.abs(self.learner - self.engine)
+        found: Float32Array = np.abs(self.learner - self.engine)
+        return found
 
 
 def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weights_pb2.Canary) -> Reading:
