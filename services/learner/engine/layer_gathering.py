@@ -7,6 +7,7 @@ fast network, and a prefetch that is shorter than one matrix of a model of 7 bil
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 PERSISTENT_ELEMENTS = 100_000
@@ -21,7 +22,7 @@ def gather_by_layer(lm: Any) -> dict[str, int]:
     from deepspeed.utils import set_z3_leaf_module
 
     sizes = [0]
-    for layer in _gatherable_layers(lm):
+    for layer in _decoder_layers(lm):
         set_z3_leaf_module(layer, True)
         elements = [getattr(parameter, "ds_numel", parameter.numel()) for parameter in layer.parameters()]
         sizes.append(sum(number for number in elements if number > PERSISTENT_ELEMENTS))
@@ -29,20 +30,29 @@ def gather_by_layer(lm: Any) -> dict[str, int]:
     return settings | ({"stage3_prefetch_bucket_size": max(sizes)} if max(sizes) else {})
 
 
-def _gatherable_layers(lm: Any) -> Iterator[nn.Module]:
-    """Yields transformers' decoder layers, except a trained layer whose input has no gradient.
+def _decoder_layers(lm: Any) -> Iterator[nn.Module]:
+    """Yields transformers' decoder layers. The input of the first trained layer gets a gradient, if it has none.
 
     DeepSpeed reduces the gradients of a marked layer when the gradient of the layer's input is known. Without such a
-    gradient it would do so before the layer's backward pass, and take all gradients for 0.
+    gradient it would do so before the layer's backward pass, and take all gradients for 0. A layer that is not marked
+    would be gathered matrix by matrix. Recurrent layers call their matrices once for each bucket of a row, which are
+    more on some ranks than on others, so the ranks would gather different matrices at the same time.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     has_gradient = _is_trained(lm.get_input_embeddings())
     for layer in lm.modules():
         if isinstance(layer, GradientCheckpointingLayer):
-            if has_gradient or not _is_trained(layer):
-                yield layer
-            has_gradient |= _is_trained(layer)
+            if not has_gradient and _is_trained(layer):
+                layer.register_forward_pre_hook(_require_gradient, with_kwargs=True)
+                has_gradient = True
+            yield layer
+
+
+def _require_gradient(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if torch.is_grad_enabled():
+        hidden = args[0] if args else kwargs["hidden_states"]
+        hidden.requires_grad_()
 
 
 def _is_trained(module: nn.Module) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from deepspeed.utils import z3_leaf_module
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
@@ -31,30 +32,41 @@ def marked(layers: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("frozen", "expected"),
+    ("frozen", "first"),
     [
-        ([], [True, True, True]),
-        (["model.embed_tokens"], [False, True, True]),
-        (["model.embed_tokens", "model.layers.0."], [True, False, True]),
-        (["model.layers.0."], [True, True, True]),
+        ([], None),
+        (["model.embed_tokens"], 0),
+        (["model.embed_tokens", "model.layers.0."], 1),
+        (["model.layers.0."], None),
     ],
     ids=["nothing", "embedding", "embedding and first layer", "first layer"],
 )
-def test_a_layer_is_a_unit_unless_it_is_trained_and_its_input_has_no_gradient(
-    frozen: list[str], expected: list[bool]
+def test_every_layer_is_a_unit_and_the_first_trained_one_has_a_gradient_of_its_input(
+    frozen: list[str], first: int | None
 ) -> None:
     lm = small_llama()
     if frozen:
         freeze(lm, frozen)
     gather_by_layer(lm)
-    assert marked(lm.model.layers) == expected
+    assert marked(lm.model.layers) == [True, True, True]
+    inputs = inputs_of_layers(lm)
+    assert [hidden.is_leaf and hidden.requires_grad for hidden in inputs] == [layer == first for layer in range(LAYERS)]
 
 
-def test_with_adapters_all_layers_but_the_first_are_units() -> None:
+def inputs_of_layers(lm: Any) -> list[torch.Tensor]:
+    inputs: list[torch.Tensor] = []
+    for layer in lm.model.layers:
+        layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    lm(torch.arange(4)[None])
+    return inputs
+
+
+def test_with_adapters_all_layers_are_units() -> None:
     lm = small_llama()
     add_adapters(lm, LoraConfig(rank=4), seed=0)
     gather_by_layer(lm)
-    assert marked(lm.model.layers) == [False, True, True]
+    assert marked(lm.model.layers) == [True, True, True]
+    assert [hidden.is_leaf for hidden in inputs_of_layers(lm)] == [True, False, False]
 
 
 def test_blocks_of_gpt2_are_units_too() -> None:
