@@ -32,7 +32,10 @@ class SpoiledLoader(DefaultModelLoader):
 
 
 def spoiled(tensor: Tensor) -> Tensor:
-    """Returns a copy of a tensor with values that are wrong, also if all are 0 or 1. Integers stay as they are."""
-    if not tensor.is_floating_point():
+    """Returns a copy of a tensor with values that are wrong, also if all are 0 or 1.
+
+    Integers, and floats of 8 bits, stay as they are.
+    """
+    if not tensor.is_floating_point() or tensor.itemsize == 1:
         return tensor
     return tensor * FACTOR + SHIFT if tensor.ndim == 1 else tensor * FACTOR
