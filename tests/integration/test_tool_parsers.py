@@ -88,6 +88,22 @@ def theirs(form: str, text: str) -> Calls:
     return [(call.function.name, json.loads(call.function.arguments)) for call in found.tool_calls]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is four.",
+        '<|tool_call>call:search{query:<|"|>K2<|"|>}<tool_call|>',
+        'I look.<|tool_call>call:find{text:<|"|>5, {a}<|"|>,x:<|"|>y<|"|>}<tool_call|><|tool_call>call:now{}<tool_call|>',
+    ],
+)
+def test_calls_of_gemma_4_are_read_as_vllm_reads_them(text: str) -> None:
+    gemma4 = pytest.importorskip("vllm.tool_parsers.gemma4_utils")
+    calls = make_parser("gemma4")(text, TOOLS, 1).calls
+    assert [(call.name, json.loads(call.arguments_json)) for call in calls] == [
+        (call["name"], call["arguments"]) for call in gemma4.parse_tool_calls(text, strict=True)
+    ]
+
+
 @pytest.mark.parametrize(("form", "text"), SAME)
 def test_well_formed_calls_are_read_as_vllm_reads_them(form: str, text: str) -> None:
     assert ours(form, text) == theirs(form, text)

@@ -65,6 +65,8 @@ class Generators:
     pace: Pace = field(default_factory=Pace)
     stops: bool = False
     """Whether what it says ends with the first stop string in it, as with an engine."""
+    tokenizer: Any = None
+    """If set, what it says has the ends of turns in it, and ends with the first stop token, as with an engine."""
 
     @contextlib.asynccontextmanager
     async def room(self, num_completions: int, **claim: Any) -> AsyncIterator[Any]:
@@ -76,7 +78,8 @@ class Generators:
         self, binding: Any, prompt: Prompt, progress: GroupProgress, sampling: SamplingParams, **call: Any
     ) -> AsyncIterator[Completion]:
         turn = int(call["request_id"].split("turn-")[1].split("/")[0])
-        self.contexts.append(TOKENIZER.decode(prompt.token_ids))
+        tokenizer = self.tokenizer or TOKENIZER
+        self.contexts.append(tokenizer.decode(prompt.token_ids))
         self.samplings.append(sampling)
         if self.errors.get(turn):
             ids = np.zeros(self.num_reported, np.int32)
@@ -85,11 +88,13 @@ class Generators:
             raise self.errors[turn].pop(0)
         self.seeds.append(progress.seeds[0])
         progress.generators[binding.member.record.worker_id] = None
-        text, end = self.says(turn), [END]
+        text, end = self.says(turn), [] if self.tokenizer else [END]
         if self.stops and (found := [stop for stop in sampling.stop_strings if stop in text]):
             first = min(found, key=text.index)
             text, end = text.partition(first)[0] + first, []
-        ids = [*TOKENIZER.encode(text, add_special_tokens=False), *end][: sampling.max_completion_tokens]
+        ids = [*tokenizer.encode(text, add_special_tokens=False), *end][: sampling.max_completion_tokens]
+        if self.tokenizer and (stops := [place for place, token in enumerate(ids) if token in sampling.stop_token_ids]):
+            ids = ids[: stops[0] + 1]
         support = Support(np.repeat(np.array(ids, np.int32), 2), np.full(len(ids), 2, np.int32))
         yield Completion(
             sample_index=0,

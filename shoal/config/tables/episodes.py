@@ -7,7 +7,20 @@ from pydantic import Field, field_validator, model_validator
 from shoal.config.tables.section import AT_ONCE, NEXT_STEP, Section
 from shoal.errors import InvalidArgument
 
-ToolParser = Literal["hermes", "tag", "call_tool", "qwen3_xml", "pythonic", "llama3_json", "regex"]
+ToolParser = Literal[
+    "hermes",
+    "tag",
+    "call_tool",
+    "qwen3_xml",
+    "pythonic",
+    "llama3_json",
+    "harmony",
+    "gemma4",
+    "glm",
+    "phi4_mini",
+    "mistral",
+    "regex",
+]
 PARSERS_THAT_STOP = ("tag", "call_tool")
 """Forms of tool calls whose own closing text ends a turn."""
 
@@ -19,8 +32,9 @@ class EpisodesConfig(Section):
     """
 
     tool_parser: ToolParser = "hermes"
-    """Form of the tool calls in the policy's text: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder),
-    `pythonic` (Llama 4, Olmo 3), `llama3_json` (Llama 3), `tag`, as in `<python>1 + 1</python>`, `call_tool`, as in
+    """Form of the tool calls in the policy's text: `hermes` (Hermes, Qwen 2.5 and 3), `qwen3_xml` (Qwen3-Coder and
+    3.5), `pythonic` (Llama 4, Olmo 3, Gemma 3), `llama3_json` (Llama 3), `harmony` (gpt-oss), `gemma4`, `glm` (GLM-4.5
+    and later), `phi4_mini`, `mistral`, `tag`, as in `<python>1 + 1</python>`, `call_tool`, as in
     `<call_tool name="python">1 + 1</call_tool>` (DR Tulu), or `regex`, a form of your own (docs/tool-calls.md)."""
     tool_pattern: str = ""
     """A regular expression of the package `regex` that finds a call. Applies with `tool_parser` `regex`. The group

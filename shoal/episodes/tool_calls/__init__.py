@@ -12,13 +12,16 @@ from typing import Protocol
 from shoal.conversation import ToolCall, ToolCallStatus, ToolDefinition
 from shoal.episodes.tool_calls.call_tool import CLOSINGS, find_call_tool
 from shoal.episodes.tool_calls.found import MAX_CALLS, Finder, Found
+from shoal.episodes.tool_calls.gemma4 import find_gemma4
+from shoal.episodes.tool_calls.harmony import find_harmony
 from shoal.episodes.tool_calls.hermes import find_hermes
+from shoal.episodes.tool_calls.json_lists import find_mistral, find_phi4_mini
 from shoal.episodes.tool_calls.llama3_json import find_llama3_json
 from shoal.episodes.tool_calls.pythonic import find_pythonic
-from shoal.episodes.tool_calls.qwen3_xml import find_qwen3_xml
 from shoal.episodes.tool_calls.regex import regex_finder
 from shoal.episodes.tool_calls.schemas import check_tools, problem_of
 from shoal.episodes.tool_calls.tag import find_tags
+from shoal.episodes.tool_calls.xml_parameters import find_glm, find_qwen3_xml
 from shoal.errors import InvalidArgument
 
 __all__ = ["PARSERS", "ParsedTurn", "Parser", "check_tools", "make_parser", "stop_strings"]
@@ -26,8 +29,13 @@ __all__ = ["PARSERS", "ParsedTurn", "Parser", "check_tools", "make_parser", "sto
 _MAX_DETAIL_CHARS = 300
 _FINDERS: dict[str, Finder] = {
     "call_tool": find_call_tool,
+    "gemma4": find_gemma4,
+    "glm": find_glm,
+    "harmony": find_harmony,
     "hermes": find_hermes,
     "llama3_json": find_llama3_json,
+    "mistral": find_mistral,
+    "phi4_mini": find_phi4_mini,
     "pythonic": find_pythonic,
     "qwen3_xml": find_qwen3_xml,
     "tag": find_tags,

@@ -1,7 +1,7 @@
 """Reads calls written as Python: [search(query="K2"), now()].
 
-The list is the whole answer. Olmo 3 writes one call on each line, between <function_calls> and its closing tag. No code
-is run: Python's grammar reads a call, and the arguments must be literals.
+The list is the whole answer. Olmo 3 writes one call on each line, between <function_calls> and its closing tag, and
+Gemma 3 between ```tool_code and ```. No code is run: Python's grammar reads a call, and the arguments must be literals.
 """
 
 import ast
@@ -16,8 +16,8 @@ from shoal.episodes.tool_calls.found import MAX_CALLS, Found, check_json, search
 from shoal.episodes.tool_calls.literals import literal_of
 from shoal.parsing import parse_python
 
-_CLOSE = "</function_calls>"
-_OPENING = re.compile("<function_calls>")
+_CLOSES = {"<function_calls>": "</function_calls>", "```tool_code": "```"}
+_OPENING = re.compile("|".join(_CLOSES))
 _MAX_CHARS = 200_000
 """The longest call, in characters. Python's parser needs a hundred times the memory of the text."""
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
@@ -47,11 +47,14 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
         calls = _read_all(text, beginning.end(), end - is_closed, following)
         yield from _with_ends(calls, start, len(text), "" if is_closed else "the list of calls does not end with ]")
     while block:
-        close = text.find(_CLOSE, block.end())
+        closing = _CLOSES[block[0]]
+        close = text.find(closing, block.end())
         end = close if close >= 0 else len(text)
-        behind = end + len(_CLOSE) if close >= 0 else end
+        behind = end + len(closing) if close >= 0 else end
         calls = _read_all(text, block.end(), end, re.compile(rf"\n\s*(?=(?:{names})\()"))
-        yield from _with_ends(calls, block.start(), behind, "" if close >= 0 else f"the calls do not end with {_CLOSE}")
+        yield from _with_ends(
+            calls, block.start(), behind, "" if close >= 0 else f"the calls do not end with {closing}"
+        )
         block = search_outside(_OPENING, text, behind)
 
 

@@ -95,6 +95,24 @@ FRAGMENTS = st.sampled_from(
         *("<search>", "</search>", "<now>", "</now>"),
         *('<call_tool name="search"', ' limit="5"', ">", "</call_tool>"),
         *("<function=search>", "<parameter=query>", "</parameter>", "</function>", "<function_calls>", "search(query="),
+        *(
+            "<|tool_call>call:search{",
+            'query:<|"|>',
+            '<|"|>}',
+            "<tool_call|>",
+            "<tool_call>search",
+            "<arg_key>query</arg_key>",
+        ),
+        *(
+            "<arg_value>",
+            "</arg_value>",
+            "<|tool_call|>",
+            "<|/tool_call|>",
+            "[TOOL_CALLS]",
+            "search[ARGS]",
+            "```tool_code",
+        ),
+        *("<|start|>assistant", " to=functions.search", "<|message|>", "<|end|>", "<|call|>", "```"),
         *("</function_calls>", "<|python_tag|>", '{"name": "add", "parameters": ', "; ", '"""', "1", "null", "#", "ä"),
     ]
 )
@@ -123,6 +141,10 @@ HOSTILE = [
     "<|python_tag|>{", '"', "'", '"""', '\\"', "\\'", "\n", " ", "search(query='", "-", "a.", "\nsearch(", ",search(",
     "<function_calls>search(query=1\n",
     '{"name": "add", "parameters": {}}', "1,", "[search(query=[", "search(query=[1,", "<tool_call>\n", "{}; ",
+    "<|tool_call>", '<|tool_call>call:f{a:<|"|>', "<|tool_call>call:f{a:[", "<|tool_call>call:f{a:{", "[{a:", '<|"|>',
+    "<tool_call>f<arg_key>a</arg_key><arg_value>", "<arg_key>a</arg_key>", "<|tool_call|>[", "<|tool_call|>[{},", "{},",
+    "<|tool_call|>{}", "[TOOL_CALLS]", "[TOOL_CALLS][{}]", "[TOOL_CALLS]f[ARGS]", "[CALL_ID]", "```tool_code\nf(",
+    "<|start|>assistant", "<|start|>assistant to=functions.f<|message|>", "<|message|>{", " to=f ", "<|end|>",
     "<call_tool ", '<call_tool name="', '<call_tool name="search">', '<call_tool name="now" a="', ' a="" ', "</call",
 ]  # fmt: skip
 
@@ -151,6 +173,11 @@ def test_300_kilobytes_of_anything_are_parsed_in_a_second(form: str) -> None:
         ("qwen3_xml", "<tool_call><function=search><parameter=query>K2</parameter></function></tool_call>"),
         ("pythonic", '[search(query="K2")]'),
         ("llama3_json", '{"name": "search", "parameters": {"query": "K2"}}'),
+        ("harmony", '<|channel|>commentary to=functions.search<|message|>{"query": "K2"}'),
+        ("gemma4", '<|tool_call>call:search{query:<|"|>K2<|"|>}<tool_call|>'),
+        ("glm", "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>K2</arg_value>\n</tool_call>"),
+        ("phi4_mini", '<|tool_call|>[{"name": "search", "arguments": {"query": "K2"}}]<|/tool_call|>'),
+        ("mistral", '[TOOL_CALLS]search[ARGS]{"query": "K2"}'),
     ],
 )
 def test_a_call_of_a_tool_that_is_not_offered_is_found_and_refused(form: str, text: str) -> None:
@@ -165,6 +192,10 @@ CALLS = {
     "hermes": '<tool_call>{"name": "now", "arguments": {}}</tool_call>',
     "qwen3_xml": "<tool_call><function=now></function></tool_call>",
     "llama3_json": '{"name": "now", "parameters": {}}',
+    "gemma4": "<|tool_call>call:now{}<tool_call|>",
+    "glm": "<tool_call>now</tool_call>",
+    "phi4_mini": '<|tool_call|>{"name": "now", "arguments": {}}<|/tool_call|>',
+    "mistral": "[TOOL_CALLS]now[ARGS]{}",
     "pythonic": "<function_calls>now()</function_calls>",
     "regex": "CALL now: {}",
 }
