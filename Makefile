@@ -64,6 +64,7 @@ check: install-dev  ## Lint, format, types, import contracts, protos, generated 
 	$(BIN)/python tools/metrics_docs.py --check
 	$(BIN)/python tools/verifier_docs.py --check
 	$(BIN)/python tools/performance_docs.py --check
+	$(BIN)/python tools/template_docs.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python -m pytest -q tests/contract/rpc/test_protos.py
 
@@ -84,6 +85,7 @@ docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tabl
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py
 	$(BIN)/python tools/performance_docs.py
+	$(BIN)/python tools/template_docs.py
 
 accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (about an hour)
 	$(BIN)/python -m pytest -s tests/acceptance

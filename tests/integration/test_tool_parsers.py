@@ -93,7 +93,7 @@ def theirs(form: str, text: str) -> Calls:
     [
         "It is four.",
         '<|tool_call>call:search{query:<|"|>K2<|"|>}<tool_call|>',
-        'I look.<|tool_call>call:find{text:<|"|>5, {a}<|"|>,x:<|"|>y<|"|>}<tool_call|><|tool_call>call:now{}<tool_call|>',
+        'I look.<|tool_call>call:find{text:<|"|>5, {a}<|"|>}<tool_call|><|tool_call>call:now{}<tool_call|>',
     ],
 )
 def test_calls_of_gemma_4_are_read_as_vllm_reads_them(text: str) -> None:
