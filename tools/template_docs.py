@@ -178,7 +178,7 @@ def _note(name: str, difference: Difference) -> str:
 def _refusal(name: str, message: str) -> str:
     """Returns the key of the note that explains a refusal."""
     rules: Mapping[str, bool] = {
-        "b": bool(re.search("no attribute 'text'|<end_of_utterance>", message)),
+        "b": bool(re.search("no attribute 'text'|<end_of_utterance", message)),
         "a": "has no end of turn" in message or "refuses messages of the roles assistant" in message,
         "c": "writes no results of tools" in message,
         "d": bool(re.search("'NoneType' object is not iterable|'functions' is undefined", message)),
