@@ -32,7 +32,7 @@ class TensorSpec(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name of the tensor in Hugging Face transformers."""
+    """Name of the tensor in the files of the model."""
     dtype: _builtins.str
     """Element type on the wire: "float32", "bfloat16" or "float16"."""
     @_builtins.property
