@@ -43,11 +43,15 @@ def register() -> None:
 def _prepare_engine() -> None:
     from vllm.model_executor.model_loader import register_model_loader
 
+    from services.generator.workers.kept_buffers import keep_buffers
     from services.generator.workers.rotary_on_cpu import rotate_flat_heads
     from services.generator.workers.spoiled_loader import SpoiledLoader
+    from services.generator.workers.xielu import give_xielu_the_models_type
 
     register_model_loader(SPOILED)(SpoiledLoader)
     rotate_flat_heads()
+    keep_buffers()
+    give_xielu_the_models_type()
 
 
 class _ErrorLines(logging.Handler):
