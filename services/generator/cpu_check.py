@@ -1,6 +1,7 @@
 """The check of a model before vLLM loads it on a CPU."""
 
 from dataclasses import replace
+from typing import Any
 
 from services.generator.model_check import CheckedModel
 from shoal.error_reasons import ErrorReason
@@ -8,23 +9,38 @@ from shoal.errors import InvalidArgument
 from shoal.models.head_sizes import head_sizes
 from shoal.models.recurrent_layers import DELTA_HEAD_SIZE, delta_head_sizes, has_recurrent_layers
 
-_BIASED_ROUTERS = ("ernie4_5_moe", "minimax_m2")
-"""Kinds of models with a router's bias and one group of experts. vLLM does not support such models on CPU. vLLM ignores
-the bias of the first kind, and the engine ends at the first request to a model of the second kind."""
+_BIASED_ROUTERS = (
+    "its routers choose experts by a score with a bias. vLLM 0.32 ignores the bias on CPU, or ends at the first request"
+)
+_KERNELS = "vLLM 0.32 has the kernels of its recurrent layers for GPUs alone"
+_REFUSED_KINDS = {
+    "ernie4_5_moe": _BIASED_ROUTERS,
+    "kimi_linear": _KERNELS,
+    "minimax_m2": _BIASED_ROUTERS,
+    "olmo_hybrid": _KERNELS,
+}
+"""The reason to refuse a kind of model (`model_type`) on a CPU. A kind with a single group of experts and a router's
+bias has biased routers."""
 
 
 def checked_on_cpu(checked: CheckedModel, *, trust_remote_code: bool) -> CheckedModel:
     """Returns the model with `has_state`.
 
     Raises `InvalidArgument` for a model that vLLM would compute wrongly on a CPU, or that would end its engine. Such a
-    model has a head size without CPU attention, a router that vLLM computes differently, or gated delta rules of
-    another type or size than vLLM's kernel.
+    model is of a kind that vLLM's kernels on a CPU lack, or has heads or gated delta rules of another size or type than
+    the kernels.
     """
     from transformers import AutoConfig
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     folder = checked.folder
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    if (reason := _refusal(config.get_text_config())) is not None:
+        raise InvalidArgument(
+            f"model.path: {folder} is of the kind {config.get_text_config().model_type}, which cannot be sampled from "
+            f"on CPU: {reason}; use another model, or a GPU",
+            reason=ErrorReason.ENGINE_REFUSED,
+        )
     if delta_sizes := delta_head_sizes(config):
         if checked.dtype != "bfloat16":
             raise InvalidArgument(
@@ -38,12 +54,6 @@ def checked_on_cpu(checked: CheckedModel, *, trust_remote_code: bool) -> Checked
                 f"vLLM on CPU supports only {DELTA_HEAD_SIZE}; use another model, or a GPU",
                 reason=ErrorReason.ENGINE_REFUSED,
             )
-    if (kind := config.get_text_config().model_type) in _BIASED_ROUTERS:
-        raise InvalidArgument(
-            f"model.path: {folder} is of the kind {kind}, whose routers choose experts by a score with a bias. vLLM "
-            "0.32 cannot compute such routers on CPU: use another model, or a GPU",
-            reason=ErrorReason.ENGINE_REFUSED,
-        )
     supported = CPUAttentionBackend.get_supported_head_sizes()
     for size in head_sizes(config):
         if size not in supported:
@@ -53,3 +63,10 @@ def checked_on_cpu(checked: CheckedModel, *, trust_remote_code: bool) -> Checked
                 reason=ErrorReason.ENGINE_REFUSED,
             )
     return replace(checked, has_state=has_recurrent_layers(config))
+
+
+def _refusal(text: Any) -> str | None:
+    """Returns the reason why vLLM cannot compute a kind of model on a CPU, if there is one."""
+    if text.model_type == "nemotron_h" and "moe" in text.layer_types:
+        return "its experts have no gate, and vLLM 0.32 computes such experts on GPUs alone"
+    return _REFUSED_KINDS.get(text.model_type)

@@ -32,6 +32,9 @@ _REFUSED_KINDS = {
         ("granite_swa", "granitemoe_swa", "mimo_v2_flash"),
         "whether a publish reaches its attention sinks has not been tested with vLLM 0.32",
     ),
+    "bamba": "vLLM 0.32 no longer has its recurrent layers; Granite 4 has such layers, and can be trained",
+    "llama4_text": "in transformers 5.19 its decoder cannot be called without its output layer, as training does",
+    "nemotron": "in transformers 5.19 its decoder does not tell its attention where the sequences of a row are",
     "gemma3n_text": "vLLM 0.32 and transformers compute different log-probabilities with the same weights",
 }
 """The reason to refuse a kind of model (`model_type`) that passes all other checks but would be trained wrongly."""

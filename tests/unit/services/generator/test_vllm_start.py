@@ -191,13 +191,21 @@ def test_an_engine_gets_the_threads_of_the_run_and_a_deterministic_run_no_gpu(mo
         ),
         ("llama", {"hidden_size": 64, "num_attention_heads": 4}, "heads of size 16;"),
         ("qwen3_moe", {"head_dim": 64}, None),
-        ("ernie4_5_moe", {"head_dim": 64}, "kind ernie4_5_moe, whose routers choose experts by a score with a bias"),
-        ("minimax_m2", {"head_dim": 64}, "kind minimax_m2"),
+        ("ernie4_5_moe", {"head_dim": 64}, "kind ernie4_5_moe, which .*: its routers choose experts by a score with a"),
+        ("minimax_m2", {"head_dim": 64}, "kind minimax_m2, which .*: its routers"),
+        ("olmo_hybrid", {}, "kind olmo_hybrid, which .* kernels of its recurrent layers for GPUs alone"),
+        ("kimi_linear", {}, "kind kimi_linear, which .* kernels of its recurrent layers for GPUs alone"),
+        (
+            "nemotron_h",
+            {"layers_block_type": ["mamba", "moe", "attention"]},
+            "kind nemotron_h, which .*: its experts have no gate",
+        ),
+        ("nemotron_h", {"layers_block_type": ["mamba", "mlp", "attention"], "head_dim": 64}, None),
         ("qwen3_5_text", {"head_dim": 64}, r"generator\.dtype: .*float32: .*bfloat16"),
     ],
 )
 def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, values: dict[str, int], refusal: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, values: dict[str, Any], refusal: str | None
 ) -> None:
     from transformers import AutoConfig
 
@@ -208,7 +216,7 @@ def test_a_model_that_vllm_would_not_compute_right_on_a_cpu_is_refused_by_name(
     AutoConfig.for_model(kind, **values).save_pretrained(tmp_path)
     model = CheckedModel(tmp_path, "float32", 2048)
     if refusal is None:
-        assert not checked_on_cpu(model, trust_remote_code=False).has_state
+        assert checked_on_cpu(model, trust_remote_code=False).has_state == (kind == "nemotron_h")
         return
     with pytest.raises(InvalidArgument, match=refusal) as error:
         checked_on_cpu(model, trust_remote_code=False)
