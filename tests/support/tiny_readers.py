@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tiny_families import READERS
+from tests.support.tiny_model import make_tokenizer
 
 
 def make_tiny_reader(folder: Path, family: str, *, seed: int = 1) -> Any:
@@ -21,6 +22,9 @@ def make_tiny_reader(folder: Path, family: str, *, seed: int = 1) -> Any:
     if hasattr(text, "linear_key_head_dim"):
         # vLLM's kernel on a CPU takes no other sizes.
         text.linear_key_head_dim = text.linear_value_head_dim = 128
+    if hasattr(text, "num_experts"):
+        # In bfloat16 a router would choose other experts where their scores are close.
+        text.num_experts_per_tok = text.num_experts
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         lm = auto_class(config).from_config(config, dtype=torch.float32)
@@ -28,4 +32,5 @@ def make_tiny_reader(folder: Path, family: str, *, seed: int = 1) -> Any:
             if parameter.ndim >= 2:
                 torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
     lm.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
     return load_whole(folder, torch.float32)
