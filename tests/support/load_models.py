@@ -1,8 +1,10 @@
 """`python load_models.py`: loads models with whatever transformers this Python has, and says what they compute.
 
 Reads {name: {"folder": ..., "token_ids": [...], "text": ..., "messages": [...]}} from stdin, and writes for each name
-{"logits": [[...]], "text_ids": [...], "chat_ids": [...], "missing": [...]}, or {"error": ...}. Where peft is installed
-and the folder has an adapter, "adapter_logits" are those of the model "base" with it. Imports nothing of this project.
+{"version": ..., "logits": [[...]], "text_ids": [...], "chat_ids": [...], "missing": [...]}. For a kind of model that
+this transformers lacks, the answer is {"version": ..., "unknown": ...}; after a failure it is {"error": ...}. Without
+"text" the tokenizer is not loaded. Where peft is installed and the folder has an adapter, "adapter_logits" are those of
+the model "base" with it. Imports nothing of this project.
 """
 
 import importlib.util
@@ -12,20 +14,36 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 
 def load(request: dict[str, Any]) -> dict[str, Any]:
     folder = Path(request["folder"])
-    lm, report = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    for kind in (config["model_type"], config.get("text_config", config)["model_type"]):
+        if kind not in CONFIG_MAPPING:
+            return {"unknown": kind, "version": transformers.__version__}
+    reads_images = type(AutoConfig.from_pretrained(folder)) in AutoModelForImageTextToText._model_mapping
+    auto_class = AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
+    lm, report = auto_class.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
     answer = {
+        "version": transformers.__version__,
         "logits": _logits(lm, request["token_ids"]),
-        "text_ids": tokenizer(request["text"])["input_ids"],
-        "chat_ids": tokenizer.apply_chat_template(request["messages"], add_generation_prompt=True, return_dict=False),
-        "end_ids": lm.generation_config.eos_token_id,
         "missing": sorted(report["missing_keys"]),
     }
+    if "text" in request:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        answer |= {
+            "text_ids": tokenizer(request["text"])["input_ids"],
+            "chat_ids": tokenizer.apply_chat_template(
+                request["messages"], add_generation_prompt=True, return_dict=False
+            ),
+            "end_ids": lm.generation_config.eos_token_id,
+        }
     if (folder / "adapter").is_dir() and importlib.util.find_spec("peft"):
         from peft import PeftModel
 

@@ -61,18 +61,15 @@ def one_rank() -> ProcessGroup:
     return process_group
 
 
-def export_trained(source: Path, folder: Path, *, moved_by: float = 0.0, **model: Any) -> Any:
-    """Exports a model whose weights have moved by that standard deviation; returns the model of transformers."""
-    from transformers import AutoModelForCausalLM
-
-    trusted = bool(model.get("trust_remote_code"))
-    lm = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, trust_remote_code=trusted)
+def export_trained(source: Path, folder: Path, *, moved_by: float = 0.0, dtype: str = "float32", **model: Any) -> Any:
+    """Exports a model whose weights have moved by that standard deviation, in a type; returns the model in float32."""
+    lm = load_whole(source, torch.float32, trust_remote_code=bool(model.get("trust_remote_code")))
     generator = torch.Generator().manual_seed(1)
     for parameter in lm.parameters():
         parameter.data += moved_by * torch.randn(parameter.shape, generator=generator)
     engine: Any = Parameters(lm)
     try:
-        export_model(engine, lm, ModelConfig(path=str(source), **model), folder, one_rank(), dtype="float32")
+        export_model(engine, lm, ModelConfig(path=str(source), **model), folder, one_rank(), dtype=dtype)
     finally:
         assert engine.num_given == len(list(lm.parameters())), "the other ranks gather every tensor"
     return lm
