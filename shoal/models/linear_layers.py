@@ -14,7 +14,8 @@ from shoal.models.adapter_targets import choose_targets
 def find_targets(lm: Any, names: list[str]) -> list[str]:
     """Lists the linear layers that `learner.lora.target_modules` names, in the model's order.
 
-    Raises `InvalidArgument` for unknown names, the output layer, other modules, and models without linear layers.
+    Raises `InvalidArgument` for unknown names, the output layer, output projections of Mamba layers, other modules, and
+    models without linear layers.
     """
     from torch import nn
 
@@ -23,11 +24,18 @@ def find_targets(lm: Any, names: list[str]) -> list[str]:
     for name, module in lm.named_modules():
         if module is head:
             others[name] = "is the output layer, and its weight directly gives the log-probabilities"
+        elif name.endswith("out_proj") and _is_mamba(lm.get_submodule(name.rpartition(".")[0])):
+            others[name] = "is the output projection of a Mamba layer, whose fused kernel would ignore an adapter"
         elif isinstance(module, nn.Linear):
             linear.append(name)
         else:
             others[name] = f"is a {type(module).__name__}, and only linear layers can have an adapter"
     return choose_targets(names, linear, others, model=type(lm).__name__)
+
+
+def _is_mamba(module: Any) -> bool:
+    """Whether a module is a Mamba layer. Its fused kernel reads the weight of `out_proj` without calling the module."""
+    return all(hasattr(module, name) for name in ("A_log", "D", "conv1d", "out_proj"))
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from shoal.config.tables.learner import LearnerConfig
 from shoal.config.tables.lora import LoraConfig, Quantization
 from shoal.errors import InvalidArgument
 from tests.support.published_models import make_published_model
+from tests.support.tiny_families import save_family
 from tests.support.tiny_model import make_tiny_model
 from tests.support.train_batches import make_groups
 
@@ -55,6 +56,24 @@ def test_all_linear_is_every_linear_layer_but_the_output_layer(tmp_path: Path) -
         lm = load_whole(make_tiny_model(tmp_path / f"tied-{tie}", tie_embeddings=tie), torch.float32)
         targets = find_targets(lm, ["all-linear"])
         assert len(targets) == 14 and not any("lm_head" in name for name in targets), targets
+
+
+@pytest.mark.parametrize("family", ["falcon-h1", "granite4-dense", "nemotron-h", "bamba"])
+def test_the_output_projections_of_mamba_layers_have_no_adapter(family: str, tmp_path: Path) -> None:
+    """peft refuses some of them, and a fused kernel would ignore the adapters of all."""
+    lm = save_family(family, tmp_path)
+    with pytest.raises(InvalidArgument, match=r'"out_proj" is the output projection of a Mamba layer.*in_proj'):
+        find_targets(lm, ["out_proj"])
+    targets = find_targets(lm, ["all-linear"])
+    add_adapters(lm, LORA, seed=0)
+    assert [name for name, _ in adapted_layers(lm)] == targets
+    ends = {name.rpartition(".")[2] for name in targets}
+    assert "in_proj" in ends and "out_proj" not in ends, ends
+
+
+def test_the_output_projections_of_gated_delta_nets_have_adapters(tmp_path: Path) -> None:
+    lm = save_family("qwen3.5", tmp_path)
+    assert len(find_targets(lm, ["linear_attn.out_proj"])) == 2
 
 
 def test_names_of_layers_may_be_ends_or_whole(folder: Path) -> None:
