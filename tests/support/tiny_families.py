@@ -155,7 +155,7 @@ READERS: dict[str, Callable[[], PreTrainedConfig]] = {
 """Configurations of checkpoints that can also read images."""
 
 
-def save_family(family: str, folder: Path, **changes: Any) -> Any:
+def save_family(family: str, folder: Path, *, seed: int = 0, **changes: Any) -> Any:
     """Saves a random model of a family, with a byte-level tokenizer, and returns it in float32.
 
     `changes` replace fields of the configuration, such as sizes that vLLM's kernels on a CPU do not take.
@@ -170,7 +170,7 @@ def save_family(family: str, folder: Path, **changes: Any) -> Any:
         setattr(config, name, value)
     if hasattr(config, "vocab_size_per_layer_input"):
         config.vocab_size_per_layer_input = len(tokenizer)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     lm = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     for parameter in lm.parameters():
         if parameter.ndim >= 2:
