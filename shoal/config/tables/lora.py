@@ -45,8 +45,8 @@ class LoraConfig(Section):
     the log-probabilities of a train step, and to the measured gap between learner and engine."""
     target_modules: Annotated[list[str], _IN_CHECKPOINT] = Field(default=[ALL_LINEAR], min_length=1)
     """Names, or ends of names, of the linear layers that get an adapter, for example `["q_proj", "v_proj"]`.
-    `["all-linear"]` is every linear layer except the output layer and the output projections of Mamba layers (Falcon-H1,
-    Granite 4, Nemotron-H, Bamba), which cannot have an adapter."""
+    `["all-linear"]` is every linear layer except the output layer and the output projections of Mamba layers
+    (Falcon-H1, Granite 4, Nemotron-H, Bamba), which cannot have an adapter."""
     quantization: Annotated[Quantization, _IN_CHECKPOINT] = "none"
     """Type in which bitsandbytes stores the frozen linear layers (QLoRA, arXiv:2305.14314): a 4-bit type, or none.
     Generators sample with the model's dequantized weights plus the adapters."""
