@@ -24,7 +24,7 @@ skip_without("vllm")
 async def test_the_engine_computes_what_the_model_does_as_loaded_and_as_published(family: str, tmp_path: Path) -> None:
     model = save_family(family, tmp_path / "model", **SERVED[family])
     found = await publish_moved(tmp_path, model, dtype=dtype_of(family))
-    assert gap(found.before, found.after) > 0.5, "the weights hardly moved"
+    assert gap(found.before, found.after) > 0.3, "the weights hardly moved"
     gaps = {when: gap(*pair) for when, pair in zip(("as loaded", "published", "moved"), found.pairs, strict=True)}
     print(family, *(f"{value:.1e} {when}" for when, value in gaps.items()))
     assert max(gaps.values()) < tolerance_of(family), gaps
