@@ -20,7 +20,9 @@ _TIMEOUT_S = 120.0
 
 
 def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: bool = False) -> str:
-    """Checks that each name means linear layers of a folder's model; returns why it could not check, or an empty text.
+    """Checks that each name means linear layers of a folder's model.
+
+    Returns a note: why the names could not be checked, or what they leave out; or an empty text.
 
     Raises the errors of `shoal.models.linear_layers.find_targets`.
     """
@@ -32,7 +34,7 @@ def check_adapter_targets(folder: Path, names: list[str], *, trust_remote_code: 
         except InvalidArgument as error:
             refusal = error
     try:
-        _ask_empty_model(folder, names, trust_remote_code=trust_remote_code)
+        return _ask_empty_model(folder, names, trust_remote_code=trust_remote_code)
     except FailedPrecondition as error:
         if refusal is not None:
             raise refusal from None
@@ -48,8 +50,8 @@ def _model_name(folder: Path) -> str:
     return str((config.get("architectures") or [config["model_type"]])[0])
 
 
-def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool) -> None:
-    """Checks the names with `shoal.models.linear_layers` in another process.
+def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool) -> str:
+    """Checks the names with `shoal.models.linear_layers` in another process. Returns what they leave out.
 
     Raises that module's `InvalidArgument`, and `FailedPrecondition` if the process gives no answer.
     """
@@ -62,7 +64,8 @@ def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool)
             [sys.executable, "-m", "shoal.models.linear_layers"],
             input=json.dumps(request), capture_output=True, text=True, timeout=_TIMEOUT_S, check=True,
         )  # fmt: skip
-        refusal = json.loads(done.stdout.splitlines()[-1])["refusal"]
+        answer = json.loads(done.stdout.splitlines()[-1])
+        refusal, left_out = str(answer["refusal"]), str(answer["left_out"])
     except subprocess.TimeoutExpired:
         raise FailedPrecondition(f"transformers built no empty model within {_TIMEOUT_S:.0f} s") from None
     except subprocess.CalledProcessError as error:
@@ -72,3 +75,4 @@ def _ask_empty_model(folder: Path, names: list[str], *, trust_remote_code: bool)
         raise FailedPrecondition("the process that builds an empty model gave no answer") from None
     if refusal:
         raise InvalidArgument(refusal)
+    return left_out

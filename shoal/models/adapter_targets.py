@@ -1,5 +1,6 @@
 """The layers of a model that get an adapter, by the names in `learner.lora.target_modules`."""
 
+import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
@@ -50,7 +51,8 @@ def num_adapter_weights(lora: LoraConfig, layers: Mapping[str, tuple[int, int]])
 
 
 def _reason(wanted: str, linear: Collection[str], others: Mapping[str, str], model: str) -> str:
-    if why := next((why for name, why in others.items() if _is_named(name, wanted)), None):
+    of_all = re.sub(r"\bexperts\.\d+\.", "experts.", wanted)
+    if why := next((why for name, why in others.items() if _is_named(name, of_all)), None):
         return f'"{wanted}" {why}'
     # Compare as many parts of the layers' names as the given name has.
     num_parts = wanted.count(".") + 1

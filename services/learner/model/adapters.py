@@ -23,14 +23,9 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
     """Freezes the model, and gives each target layer an adapter in float32 that changes nothing yet.
 
     Equal seeds give equal adapters on every rank and device. The model's weights may be sharded. Raises the errors of
-    `find_targets`, and `InvalidArgument` if peft would also adapt the experts of a mixture.
+    `inject_adapters`.
     """
-    from peft import inject_adapter_in_model
-
-    targets = find_targets(lm, config.target_modules)
-    lm.requires_grad_(False)
-    inject_adapter_in_model(peft_config(config, targets), lm, ADAPTER)
-    _check_experts(lm, targets)
+    inject_adapters(lm, config)
     generator = torch.Generator().manual_seed(seed)
     for _, layer in adapted_layers(lm):
         # peft would cast inputs to float32, and autocast back to bfloat16.
@@ -44,6 +39,19 @@ def add_adapters(lm: Any, config: LoraConfig, *, seed: int) -> None:
         nn.init.kaiming_uniform_(initial_RI, a=math.sqrt(5), generator=generator)
         a_RI.data.copy_(initial_RI)
         b_OR.data.zero_()
+
+
+def inject_adapters(lm: Any, config: LoraConfig) -> None:
+    """Freezes the model, and gives each target layer peft's adapter. The model may have no memory for its weights.
+
+    Raises the errors of `find_targets`, and `InvalidArgument` if peft would also adapt the experts of a mixture.
+    """
+    from peft import inject_adapter_in_model
+
+    targets = find_targets(lm, config.target_modules)
+    lm.requires_grad_(False)
+    inject_adapter_in_model(peft_config(config, targets), lm, ADAPTER)
+    _check_experts(lm, targets)
 
 
 def _check_experts(lm: Any, targets: list[str]) -> None:

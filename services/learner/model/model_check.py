@@ -1,6 +1,7 @@
 """Checks of a model before its weights are read."""
 
 import copy
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from services.learner.model.adapters import inject_adapters
 from services.learner.model.attention import choose_attention, register_attention
+from services.learner.model.freezing import freeze
 from services.learner.model.language_model import make_empty, read_config
 from services.learner.model.machine_errors import raise_machine_error
 from services.learner.model.mixers import find_mixers
@@ -19,11 +22,12 @@ from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
 from shoal.models.file_names import FileNames
 from shoal.models.head_sizes import check_heads
-from shoal.models.linear_layers import find_targets
+from shoal.models.linear_layers import left_out
 from shoal.models.remote_code import warn_of_code
 from shoal.models.text_part import auto_class, has_other_parts, keep_text_part
 from shoal.models.weight_files import WeightFiles, find_weight_files
 
+_log = logging.getLogger(__name__)
 _MAX_DIFFERENCE = 1e-3
 """The largest difference in float32 between packed and unpacked log-probabilities of a model that is accepted."""
 _DEPTHS = ("depth", "num_hidden_layers", "num_layers", "encoder_layers")
@@ -50,10 +54,21 @@ def check_model(folder: Path, config: LearnerConfig, *, trust_remote_code: bool 
         check_heads(model.get_text_config().num_attention_heads, config.sequence_parallel_size)
         _check_no_mixers(model, trust_remote_code=trust_remote_code)
     _check_packing(model, "sdpa" if attention == "sdpa" else "eager", trust_remote_code=trust_remote_code)
-    if config.lora.is_on:
-        with torch.device("meta"):
-            lm = make_empty(model, torch.float32, trust_remote_code=trust_remote_code)
-        find_targets(lm, config.lora.target_modules)
+    if config.freeze or config.lora.is_on:
+        _check_trained_part(model, config, trust_remote_code=trust_remote_code)
+
+
+def _check_trained_part(model: Any, config: LearnerConfig, *, trust_remote_code: bool) -> None:
+    """Checks the entries of `learner.freeze` or the layers that get adapters; warns of experts without adapters."""
+    with torch.device("meta"):
+        lm = make_empty(model, torch.float32, trust_remote_code=trust_remote_code)
+        if config.freeze:
+            freeze(lm, config.freeze)
+        if config.lora.is_on:
+            note = left_out(lm, config.lora.target_modules)
+            inject_adapters(lm, config.lora)
+            if note:
+                _log.warning(note)
 
 
 def _check_files_have_other_parts(folder: Path, config: Any, *, trust_remote_code: bool) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from services.learner.model.adapters import add_adapters
 from services.learner.model.attention import choose_attention, register_attention
+from services.learner.model.freezing import freeze
 from services.learner.model.fused_modules import fuse_modules
 from services.learner.model.gpu_kernels import can_run_kernels
 from services.learner.model.language_model import load_whole
@@ -20,10 +21,8 @@ from services.learner.model.sequence_parallel import SequenceGroup, gather_score
 from services.learner.model.trained_products import TrainedProducts, compute_products
 from services.learner.model.weights import adapted_layers
 from shoal.config.tables.learner import LearnerConfig
-from shoal.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)
-_MAX_NAMES = 8
 _ROW_MULTIPLE = 64
 """For a head of 100,278 tokens cuBLAS has slow kernels alone: they took a third of a step of OLMo 3 on an H200."""
 LoadModel = Callable[[Path, torch.dtype], Any]
@@ -162,31 +161,3 @@ def _make_policy(
     policy = Policy(lm, compute_dtype=dtype, logits_chunk_tokens=chunk_tokens, products=products)
     policy.sequence_group = sequence_group
     return policy
-
-
-def freeze(lm: Any, prefixes: list[str]) -> None:
-    """Freezes the parameters whose names begin with one of the prefixes. The parameters may be sharded.
-
-    Raises `InvalidArgument` if a prefix fits no parameter, or if no parameter is left to train.
-    """
-    names = [name for name, _ in lm.named_parameters()]
-    for prefix in prefixes:
-        if not any(name.startswith(prefix) for name in names):
-            raise InvalidArgument(
-                f'learner.freeze: no parameter of a {type(lm).__name__} has a name that begins with "{prefix}"; use, '
-                f"for example, {', '.join(_starts(names))} (a tied parameter is known only by its first name)"
-            )
-    frozen = {name for name in names if name.startswith(tuple(prefixes))}
-    if len(frozen) == len(names):
-        raise InvalidArgument(
-            f"learner.freeze: {', '.join(prefixes)} cover every parameter of a {type(lm).__name__}, so nothing is "
-            "left to train; name fewer prefixes"
-        )
-    for name, parameter in lm.named_parameters():
-        if name in frozen:
-            parameter.requires_grad_(False)
-
-
-def _starts(names: list[str]) -> list[str]:
-    """Returns the first two parts of each name, without repeats, as examples of prefixes."""
-    return list(dict.fromkeys(".".join(name.split(".")[:2]) for name in names))[:_MAX_NAMES]

@@ -112,8 +112,9 @@ class LearnerConfig(Section):
     `auto` is eager for models that cap attention scores, such as Gemma 2, and sdpa for all others."""
     freeze: Annotated[list[str], _SHARDED] = Field(default_factory=list)
     """Prefixes of the names of parameters that are not trained, for example `["model.embed_tokens",
-    "model.layers.0."]`. Such parameters have no gradient, no optimizer state and no place in a checkpoint, and are
-    published and exported unchanged."""
+    "model.layers.0."]`. An entry with `*` is a pattern of whole names: `"*.mlp.gate.*"` is the router of every layer of
+    Qwen3-30B-A3B. Such parameters have no gradient, no optimizer state and no place in a checkpoint, and are published
+    and exported unchanged."""
     lora: LoraConfig = LoraConfig()
 
     @field_validator("attention", mode="before")
@@ -155,8 +156,8 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _freezes_a_part(self) -> Self:
-        if "" in self.freeze:
-            raise ValueError("freeze has an empty prefix, which would freeze every parameter: remove it")
+        if (everything := next((entry for entry in self.freeze if not entry.strip("*")), None)) is not None:
+            raise ValueError(f'freeze has the entry "{everything}", which would freeze every parameter: remove it')
         if self.freeze and self.lora.is_on:
             raise ValueError(
                 "freeze has no effect with lora, which freezes the whole model: remove freeze, or lora.rank"

@@ -214,8 +214,8 @@ def check_weights(config: RunConfig) -> Path:
 def check_adapted_layers(config: RunConfig, folder: Path) -> str:
     """Checks the names in `learner.lora.target_modules`.
 
-    Returns why the names could not be checked; empty if they were checked. Raises `InvalidArgument` for a name that
-    matches no linear layer of the model in the folder.
+    Returns a note: why the names could not be checked, or what they leave out; or an empty text. Raises
+    `InvalidArgument` for a name that matches no linear layer of the model in the folder.
     """
     if not config.learner.lora.is_on:
         return ""

@@ -9,6 +9,7 @@ import pytest
 from shoal.errors import InvalidArgument
 from shoal.models import adapter_check
 from shoal.models.adapter_check import check_adapter_targets
+from tests.support.tiny_families import save_family
 from tests.support.tiny_model import make_tiny_model
 
 
@@ -59,3 +60,17 @@ def test_a_process_that_takes_too_long_or_fails_is_said(folder: Path, monkeypatc
     assert check_adapter_targets(folder, ["c_attn"]).endswith("exit code 1")
     monkeypatch.setattr(sys, "executable", "/bin/echo")
     assert check_adapter_targets(folder, ["c_attn"]).endswith("gave no answer")
+
+
+def test_experts_that_all_linear_leaves_out_are_counted_and_named_ones_are_refused(tmp_path: Path) -> None:
+    lm = save_family("qwen3-moe", tmp_path)
+    note = check_adapter_targets(tmp_path, ["all-linear"])
+    num_left_out = sum(parameter.numel() for name, parameter in lm.named_parameters() if ".experts." in name)
+    num_whole = sum(parameter.numel() for parameter in lm.parameters())
+    assert f"{num_left_out:,}" in note and f"{num_whole:,}" in note, note
+    names = ["experts.gate_up_proj", "down_proj", "model.layers.0.mlp.experts.3.up_proj", "experts"]
+    with pytest.raises(InvalidArgument) as refusal:
+        check_adapter_targets(tmp_path, [*names, "q_proj"])
+    for name in names:
+        kind = "is a Qwen3MoeExperts" if name == "experts" else "belongs to experts, model.layers.0.mlp.experts"
+        assert f'"{name}" {kind}' in refusal.value.message, refusal.value.message

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from services.learner.engine.layer_gathering import gather_by_layer
 from services.learner.model.adapters import add_adapters
-from services.learner.model.policy import freeze
+from services.learner.model.freezing import freeze
 from shoal.config.tables.lora import LoraConfig
 
 LAYERS = 3

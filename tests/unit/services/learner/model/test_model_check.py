@@ -1,6 +1,7 @@
 """Models that the learner refuses, seen from their configurations."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from services.learner.model.language_model import make_empty
 from services.learner.model.model_check import check_model, shrunken
 from shoal.config.tables.learner import LearnerConfig
 from shoal.errors import InvalidArgument
+from tests.support.tiny_families import save_family
 
 LARGE = {
     "vocab_size": 100_000,
@@ -184,3 +186,29 @@ def test_a_mixture_that_chooses_groups_of_experts_first_is_accepted(tmp_path: Pa
     assert shrunken(config).n_routed_experts == 24
     config.save_pretrained(tmp_path)
     check_model(tmp_path, settings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"freeze": ["*.mlp.gat.*"]}, r"learner\.freeze: .* \(did you mean \*\.mlp\.gate\.\* or "),
+        ({"lora": {"rank": 4}}, r"learner\.lora\.target_modules: peft would also adapt the experts model\.layers\.1"),
+    ],
+)
+def test_a_part_that_cannot_be_trained_is_refused_before_weights_are_read(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    save_family("glm4.5-moe", tmp_path)
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(InvalidArgument, match=message):
+        check_model(tmp_path, LearnerConfig.model_validate(settings))
+
+
+def test_the_learner_warns_of_experts_that_get_no_adapter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_family("qwen3-moe", tmp_path)
+    check_model(tmp_path, LearnerConfig.model_validate({"lora": {"rank": 4}}))
+    assert "leaves out the experts" in caplog.text
+    caplog.clear()
+    check_model(tmp_path, LearnerConfig.model_validate({"lora": {"rank": 4, "target_modules": ["q_proj"]}}))
+    assert "leaves out" not in caplog.text
