@@ -1,5 +1,6 @@
-"""One of two ranks of a learner of recurrent layers in bfloat16 at ZeRO 3; started by test_recurrent_learner.py.
+"""One of two ranks of a learner of recurrent layers and experts in bfloat16 at ZeRO 3.
 
+Started by test_recurrent_learner.py.
 Usage: main() with the argument FOLDER, by tests/support/ranks.py. Writes FOLDER/<rank>.json.
 """
 
@@ -15,6 +16,7 @@ from services.learner.engine.deepspeed_settings import deepspeed
 from services.learner.model.mixers import find_mixers
 from services.learner.ranks.launch import limit_threads
 from services.learner.ranks.process_group import ProcessGroup
+from shoal.models.linear_layers import find_experts
 from shoal.v1 import learner_pb2
 from tests.support.configs import run_config
 from tests.support.train_batches import make_batch, make_groups
@@ -36,6 +38,16 @@ def main() -> None:
     hook = mixer.register_forward_pre_hook(record)
     step = learner.step(make_batch("first", learner.version, groups=make_groups(seed=1)))
     hook.remove()
+
+    def record_rounded(experts: Any, *_: Any) -> None:
+        weights = {name: weight.detach() for name, weight in experts.named_parameters()}
+        computed["rounded"] = {name: torch.equal(weight, weight.bfloat16().float()) for name, weight in weights.items()}
+
+    # The first step computed with the files' values, which are in bfloat16.
+    experts = next(iter(find_experts(learner.lm).values()))
+    hook = experts.register_forward_pre_hook(record_rounded)
+    learner.step(make_batch("second", learner.version, groups=make_groups(seed=1)))
+    hook.remove()
     masters = {
         name: deepspeed.utils.safe_get_full_fp32_param(parameter)
         for name, parameter in learner.lm.named_parameters()
@@ -47,6 +59,7 @@ def main() -> None:
         "applied": step.applied,
         "metrics": step.metrics,
         "computed": str(computed["A_log"].dtype),
+        "experts_rounded": computed["rounded"],
         "manifest": {spec.name: spec.dtype for spec in commands.manifest.tensors},
         "whole": {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in whole.items()},
         "rounded": [n for n, t in whole.items() if t.dtype == torch.float32 and not torch.equal(t, masters[n])],

@@ -1,4 +1,4 @@
-"""Two ranks over gloo at ZeRO 3 in bfloat16: what decides decays stays float32 on its way out of the learner."""
+"""Two ranks over gloo at ZeRO 3 in bfloat16: what decides decays stays float32, and experts compute in bfloat16."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ IN_FLOAT32 = {
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("recurrent")
-    lm = save_family("qwen3.5", folder / "model")
+    lm = save_family("qwen3.5-moe", folder / "model", moe_intermediate_size=208)
     for weight in list_weights(lm):
         weight.parameter.data = weight.parameter.data.to(weight.type_beside(torch.bfloat16))
     lm.save_pretrained(folder / "model")
@@ -44,9 +44,16 @@ def test_a_step_computes_with_decays_in_float32(results: list[dict[str, Any]]) -
     assert {result["computed"] for result in results} == {"torch.float32"}
 
 
+def test_experts_are_gathered_in_bfloat16(results: list[dict[str, Any]]) -> None:
+    """The smaller of the two matrices is whole on every rank, so it is not gathered."""
+    for result in results:
+        assert result["experts_rounded"] == {"gate_up_proj": True, "down_proj": False}
+
+
 def test_a_reference_in_bfloat16_has_the_decays_of_the_files_so_that_the_kl_begins_at_0(
     results: list[dict[str, Any]],
 ) -> None:
+    """Experts that the policy computed in float32 would also make it begin elsewhere."""
     for result in results:
         assert result["applied"]
         assert result["metrics"]["objective/kl"] == 0, result["metrics"]

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from services.learner.engine.deepspeed_settings import (
     deepspeed,
+    gather_in_bfloat16,
     policy_settings,
     release,
     start_deepspeed,
@@ -38,6 +39,7 @@ from services.learner.model.weights import list_weights, whole_shape
 from shoal.config.tables.learner import LearnerConfig
 from shoal.full_memory import is_out_of_memory
 from shoal.models.file_names import FileNames
+from shoal.models.linear_layers import find_experts
 
 _TAG = "state"
 _OF_ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
@@ -84,6 +86,8 @@ class DeepSpeedEngine:
         settings = policy_settings(config, num_trained=self.num_trained, trains_every_parameter=not has_optional)
         if self.zero_stage == 3:
             settings["zero_optimization"] |= gather_by_layer(policy.lm)
+            if config.compute_dtype == "bfloat16":
+                gather_in_bfloat16(find_experts(policy.lm).values())
         self._engine, *_ = deepspeed.initialize(
             model=policy.train(),
             optimizer=make_optimizer(policy, config),

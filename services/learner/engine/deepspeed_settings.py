@@ -6,7 +6,7 @@ Other modules import `deepspeed` from here.
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed as deepspeed
+from deepspeed.runtime.torch_autocast import PARAM_COMM_DTYPE_ATTR_NAME
 
 from shoal.config import RunConfig
 from shoal.config.tables.learner import LearnerConfig
@@ -118,6 +119,16 @@ def reference_sharding(config: LearnerConfig) -> dict[str, Any]:
     if config.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     return zero
+
+
+def gather_in_bfloat16(modules: Iterable[torch.nn.Module]) -> None:
+    """Makes `torch_autocast` gather the parameters of modules in bfloat16, as it gathers those of linear layers.
+
+    The gathered parameters are float32 again, with rounded values. Small parameters stay whole on every rank.
+    """
+    for module in modules:
+        for parameter in module.parameters(recurse=False):
+            setattr(parameter, PARAM_COMM_DTYPE_ATTR_NAME, torch.bfloat16)
 
 
 def sum_in_float32(sharding: Any) -> None:

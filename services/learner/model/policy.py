@@ -25,6 +25,8 @@ from shoal.config.tables.learner import LearnerConfig
 _log = logging.getLogger(__name__)
 _ROW_MULTIPLE = 64
 """For a head of 100,278 tokens cuBLAS has slow kernels alone: they took a third of a step of OLMo 3 on an H200."""
+_UNUSED_OUTPUTS = ("output_router_logits", "output_hidden_states")
+"""What a model's config.json can make every layer keep in each pass."""
 LoadModel = Callable[[Path, torch.dtype], Any]
 """Loads the language model in a folder, with weights of a given type. Raises `InvalidArgument`."""
 
@@ -40,14 +42,16 @@ class Policy(nn.Module):
         logits_chunk_tokens: int,
         products: TrainedProducts | None = None,
     ) -> None:
-        """`products` computes the model's linear layers instead of torch."""
+        """`products` computes the model's linear layers and experts instead of torch."""
         super().__init__()
         self.lm = lm
         self.products = products
-        if products is not None:
-            compute_products(lm, products)
+        compute_products(lm, products)
         self.sequence_group: SequenceGroup | None = None
         text = lm.config.get_text_config()
+        for name in _UNUSED_OUTPUTS:
+            if getattr(text, name, False):
+                setattr(text, name, False)
         self.scorer = TokenScorer(
             lm.get_output_embeddings(),
             chunk_tokens=logits_chunk_tokens,

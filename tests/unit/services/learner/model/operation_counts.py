@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, Olmo3Config, PreTrainedConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, Olmo3Config, PreTrainedConfig, Qwen2Config, Qwen3MoeConfig
 
 from services.learner.model import attention, fused_modules, logprobs
 from services.learner.model.adapters import add_adapters
@@ -35,6 +35,8 @@ QWEN = Qwen2Config(**NARROW, num_hidden_layers=28, tie_word_embeddings=True)
 """As deep as Qwen2.5-1.5B."""
 OLMO = Olmo3Config(**NARROW, num_hidden_layers=32, sliding_window=128)
 """As deep as OLMo 3 7B: three quarters of the layers have a sliding window."""
+EXPERTS = Qwen3MoeConfig(**NARROW, num_hidden_layers=48, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+"""As deep as Qwen3-30B-A3B. The number of experts changes nothing."""
 GATHERS = ("aten.index_select", "aten.index_add", "aten.index.Tensor", "aten.index_put")
 
 
@@ -57,6 +59,7 @@ CASES: dict[str, tuple[PreTrainedConfig, Callable[[], PackedRow], int]] = {
     "windows": (OLMO, one_sequence, 0),
     "supports": (QWEN, with_supports, 0),
     "adapters": (QWEN, one_sequence, 16),
+    "experts": (EXPERTS, one_sequence, 0),
 }
 """Shape of the model, row, and rank of the adapters, by name."""
 
@@ -96,6 +99,7 @@ def count(config: PreTrainedConfig, num_layers: int, make_row: Callable[[], Pack
     return {
         "all": operations.counts.total() + kernels.total(),
         "weight casts": operations.num_weight_casts,
+        "grouped products": operations.counts["aten._grouped_mm.default"],
         "gathers": sum(number for name, number in operations.counts.items() if name.startswith(GATHERS)),
     }
 
