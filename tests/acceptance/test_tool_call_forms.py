@@ -74,6 +74,11 @@ CAPITALS = {
     "qwen3_xml": Form("<tool_call><function=upper><parameter=word>{word}</parameter></function></tool_call>"),
     "pythonic": Form('[upper(word="{word}")]'),
     "llama3_json": Form('{{"name": "upper", "parameters": {{"word": "{word}"}}}}'),
+    "glm": Form("<tool_call>upper\n<arg_key>word</arg_key>\n<arg_value>{word}</arg_value>\n</tool_call>"),
+    "gemma4": Form('<|tool_call>call:upper{{word:<|"|>{word}<|"|>}}<tool_call|>'),
+    "phi4_mini": Form('<|tool_call|>[{{"name": "upper", "arguments": {{"word": "{word}"}}}}]<|/tool_call|>'),
+    "mistral": Form('[TOOL_CALLS]upper[ARGS]{{"word": "{word}"}}'),
+    "harmony": Form('<|channel|>commentary to=functions.upper<|message|>{{"word": "{word}"}}<|call|>'),
     "regex": Form("CALL upper: {word}", {"tool_pattern": r"CALL (?P<name>[a-z]+): (?P<argument>[^\n]*)"}),
 }
 INLINE = Form(
