@@ -89,7 +89,7 @@ docs: install-dev  ## Rewrite the generated parts of docs/ and shoal/config/tabl
 templates: install-dev  ## Rewrite docs/chat-templates.md from templates in packages that pip downloads (minutes)
 	$(BIN)/python tools/template_docs.py
 
-accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (about an hour)
+accept: install-dev  ## Check each promise of the README on this machine, and print its numbers (hours)
 	$(BIN)/python -m pytest -s tests/acceptance
 
 clean:  ## Remove .venv and caches; run folders stay

@@ -1,8 +1,11 @@
 """Checks of a model before the engine loads it, and of a manifest before the engine joins a group."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from shoal.config.run import RunConfig
 from shoal.config.tables.lora import LoraConfig
@@ -33,6 +36,8 @@ class CheckedModel:
     """Whether the model has recurrent layers."""
     has_other_parts: bool = False
     """Whether the model can also read images or sound. The engine loads only the text part."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of config.json with the values that vLLM needs to compute what transformers computes."""
 
 
 def checked_model(config: RunConfig) -> CheckedModel:
@@ -49,8 +54,12 @@ def checked_model(config: RunConfig) -> CheckedModel:
     dtype = config.generator.dtype
     # vLLM's "auto" would load a float32 model as bfloat16.
     settled = description.dtype if dtype == "auto" else dtype
-    has_other_parts = not _TOWERS.isdisjoint(read_json(folder / "config.json"))
-    return CheckedModel(folder, settled, longest, has_other_parts=has_other_parts)
+    settings = read_json(folder / "config.json")
+    overrides = {}
+    if settings.get("model_type") == "cohere2" and settings.get("sliding_window") is not None:
+        # vLLM adds 1 to this window: a token then sees one token more than in transformers.
+        overrides["sliding_window"] = settings["sliding_window"] - 1
+    return CheckedModel(folder, settled, longest, has_other_parts=not _TOWERS.isdisjoint(settings), overrides=overrides)
 
 
 def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[str, tuple[int, ...]]:
@@ -65,9 +74,16 @@ def expected_tensors(folder: Path, *, trust_remote_code: bool = False) -> dict[s
 def tensors_to_keep(folder: Path, *, trust_remote_code: bool = False) -> list[str] | None:
     """Lists the tensors of the model's files that no publish replaces, such as the balance of a router's experts.
 
-    Returns None if the files are not in safetensors. Raises the errors of `expected_tensors`.
+    Returns None if the files are not in safetensors. Raises the errors of `expected_tensors`, and `InvalidArgument` for
+    files that cannot be read.
     """
-    names = WeightFiles(find_weight_files(folder)).names
+    try:
+        names = WeightFiles(find_weight_files(folder)).names
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise InvalidArgument(
+            f"model.path: {folder} cannot be read: {type(error).__name__}: {error}; save or download the model again",
+            reason=ErrorReason.ENGINE_REFUSED,
+        ) from error
     if not names:
         return None
     model = _empty_model(folder, trust_remote_code=trust_remote_code)

@@ -30,7 +30,7 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted, ShoalError, Unavailable
 from shoal.full_memory import says_out_of_memory
 from shoal.models.compute_dtype import settled_dtype
-from shoal.models.model_folder import read_json, tokenizer_folder
+from shoal.models.model_folder import tokenizer_folder
 from shoal.models.remote_code import warn_of_code
 from shoal.weights.manifest import ELEMENT_BYTES
 
@@ -260,7 +260,7 @@ def _engine_arguments(
         trust_remote_code=config.model.trust_remote_code,
         **_tokenizer_arguments(config, model),
         language_model_only=model.has_other_parts,
-        hf_overrides=_overrides(model),
+        hf_overrides=dict(model.overrides),
         **_support_arguments(config, on_cpu=on_cpu),
         **_order_arguments(config),
         **(adapter_arguments(config, adapter) if adapter else _first_weights(config, model)),
@@ -278,20 +278,13 @@ def _engine_arguments(
     )
 
 
-def _overrides(model: CheckedModel) -> dict[str, Any]:
-    """Returns settings of the model that vLLM interprets differently from the learner's transformers.
-
-    vLLM adds 1 to the window of Cohere 2: a token then sees one token more than in transformers.
-    """
-    settings = read_json(model.folder / "config.json")
-    if settings.get("model_type") != "cohere2" or settings.get("sliding_window") is None:
-        return {}
-    return {"sliding_window": settings["sliding_window"] - 1}
-
-
 def _first_weights(config: RunConfig, model: CheckedModel) -> dict[str, Any]:
-    """Returns the settings of the loader that spoils the first weights. Files that are not in safetensors are kept."""
-    if not config.generator.spoil_first_weights:
+    """Returns the settings of the loader that spoils the first weights.
+
+    Files that are not in safetensors are loaded as they are. In float16 the activations of wrong weights would overflow
+    while vLLM measures its memory.
+    """
+    if not config.generator.spoil_first_weights or model.dtype == "float16":
         return {}
     keep = tensors_to_keep(model.folder, trust_remote_code=config.model.trust_remote_code)
     return {} if keep is None else {"load_format": SPOILED, "model_loader_extra_config": {"keep": keep}}

@@ -22,7 +22,7 @@ from services.generator.vllm_sampling import read_logprobs, scoring_params
 from services.generator.vllm_start import _engine_arguments, import_vllm
 from shoal.rollout import WeightVersion
 from shoal.v1 import weights_pb2
-from shoal.wire import float32_to_wire
+from shoal.wire import float32_to_wire, int32_to_wire
 from tests.support.configs import run_config
 from tests.support.real_generator import CANARY
 from tests.support.tiny_experts import published
@@ -112,7 +112,10 @@ def own(layer: Any) -> dict[str, Any]:
 
 
 def reading(learner: Any, engine: Any, dtype: str) -> Reading:
-    sent, received = (weights_pb2.Canary(logprobs=float32_to_wire(values), dtype=dtype) for values in (learner, engine))
+    sent, received = (
+        weights_pb2.Canary(token_ids=int32_to_wire(CANARY), logprobs=float32_to_wire(values), dtype=dtype)
+        for values in (learner, engine)
+    )
     return reading_of(WeightVersion(0, 0), sent, received)
 
 
@@ -129,7 +132,7 @@ def main(folder: str, dtype: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     learner = learner_logprobs(model, dtype)
     engine = Engine(Path(folder), dtype)
     first, at_start = FirstWeights(engine.model), engine.score()
@@ -142,7 +145,7 @@ def main(folder: str, dtype: str) -> None:
         return {
             "gap": one.gap,
             "peak": one.peak,
-            "limit": one.precision.tolerance_for(one.learner),
+            "limit": one.tolerance,
             "caught": load_error(one, None, None) is not None,
         }
 

@@ -16,7 +16,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 FACTOR = -16.0
 SHIFT = -8.0
-"""Added to vectors, since many biases, and the weights of some norms, are 0."""
+"""Added to vectors and numbers, since many biases, and the weights of some norms, are 0."""
 
 
 class SpoiledLoader(DefaultModelLoader):
@@ -32,10 +32,10 @@ class SpoiledLoader(DefaultModelLoader):
 
 
 def spoiled(tensor: Tensor) -> Tensor:
-    """Returns a copy of a tensor with values that are wrong, also if all are 0 or 1.
+    """Returns a copy of a tensor with values that are wrong. Those of vectors and numbers are also wrong if all are 0.
 
     Integers, and floats of 8 bits, stay as they are.
     """
     if not tensor.is_floating_point() or tensor.itemsize == 1:
         return tensor
-    return tensor * FACTOR + SHIFT if tensor.ndim == 1 else tensor * FACTOR
+    return tensor * FACTOR + SHIFT if tensor.ndim <= 1 else tensor * FACTOR

@@ -35,8 +35,9 @@ class GeneratorConfig(Section):
     spoil_first_weights: bool = True
     """Start the engine with wrong weights: those of the model's files, but each tensor that a publish replaces is
     multiplied by -16, and 8 is subtracted from vectors. A layer that does not take its weights from the first publish
-    then fails the canary. With `generator.lora = "adapter"` the engine starts with the files as they are, since a
-    publish does not replace the model's tensors."""
+    then fails the canary. Every rank reads the model's files whole for this. The engine starts with the files as they
+    are in float16, whose range wrong weights would exceed, and with `generator.lora = "adapter"`, since a publish does
+    not replace the model's tensors."""
     sleep_while_training: bool = False
     """Release the GPU's memory while the learner trains on the GPU: the engine moves the weights to the host's memory
     and discards the key-value cache. Needs a GPU, and `grpo.max_staleness` 0."""

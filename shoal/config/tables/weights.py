@@ -39,9 +39,10 @@ class WeightsConfig(Section):
     canary_tolerance: float | None = Field(default=None, gt=0)
     """Largest accepted difference between engine and learner on the canary prompt: the mean absolute difference of the
     log-probabilities, in nats. A single token may differ by ten times the tolerance. Above either the load has failed.
-    If unset, the tolerance is 0.001 if engine and learner both compute in float32. Else it is 0.15 times the standard
-    deviation of the learner's log-probabilities, but at least 0.1 and at most 0.4. Correct weights differ by up to 1e-5
-    on average in float32 and 0.14 in bfloat16, and a single token by up to 8 times the average."""
+    If unset, the tolerance is 0.001 if engine and learner both compute in float32, else 0.4. It is lower if the
+    log-probabilities differ little from each other: 0.15 times their standard deviation, but at least 0.05. This needs
+    a canary of at least 16 different tokens. Correct weights differ by up to 1e-5 on average in float32 and 0.14 in
+    bfloat16, and a single token by up to 8 times the average."""
 
     def timeout_for(self, num_bytes: int) -> float:
         """Returns the deadline of a publish of that many bytes, in seconds."""

@@ -4,7 +4,8 @@ The hashes of a publish prove what arrived, and the canary proves that the engin
 weights, engine and learner differ, depending on their number types and, for types of low precision, on the model. So a
 reading has to pass two checks: the difference is small, on average and for each token; and the engine's
 log-probabilities change when the learner's change. Since an engine starts with weights that are clearly wrong
-(`generator.spoil_first_weights`), its first reading also shows any layer that kept its former weights.
+(`generator.spoil_first_weights`), its first reading also shows any layer that kept its former weights, except experts
+to which no token of the canary goes.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from shoal.error_reasons import ErrorReason
 from shoal.errors import DataLoss
 from shoal.rollout import WeightVersion
 from shoal.v1 import weights_pb2
-from shoal.wire import float32_from_wire
+from shoal.wire import float32_from_wire, int32_from_wire
 
 _SPREAD_SHARE = 0.15
 _LEAST_TOLERANCE = 0.05
+_VARIED_TOKENS = 16
 _PEAK = 10.0
 """The difference of a single token may be this multiple of the tolerance. With correct weights it was up to 8 times the
 average difference."""
@@ -35,15 +37,6 @@ class Precision:
     """A change of the learner's log-probability of a token that also shows in an engine with the same weights."""
     follows_spread: bool
     """Whether the tolerance is lower for a model whose log-probabilities differ little from each other."""
-
-    def tolerance_for(self, logprobs: Float32Array) -> float:
-        """Returns the tolerance for a model with these log-probabilities of the canary.
-
-        A wrong layer changes them by about as much as they differ from each other, and rounding by a small part of it.
-        """
-        if not self.follows_spread or not len(logprobs):
-            return self.tolerance
-        return min(self.tolerance, max(_LEAST_TOLERANCE, _SPREAD_SHARE * float(logprobs.std())))
 
 
 FLOAT32 = Precision(tolerance=1e-3, motion=1e-4, follows_spread=False)
@@ -62,6 +55,19 @@ class Reading:
     learner: Float32Array
     engine: Float32Array
     precision: Precision
+    is_varied: bool
+    """Whether the canary predicts many different tokens, whose log-probabilities show how much the model's differ."""
+
+    @property
+    def tolerance(self) -> float:
+        """The mean difference that is accepted by default.
+
+        A wrong layer changes log-probabilities by about as much as they differ from each other, and rounding by a small
+        part of it. Few or repeated tokens do not show how much they differ.
+        """
+        if not (self.precision.follows_spread and self.is_varied):
+            return self.precision.tolerance
+        return min(self.precision.tolerance, max(_LEAST_TOLERANCE, _SPREAD_SHARE * float(self.learner.std())))
 
     @property
     def gap(self) -> float:
@@ -89,6 +95,7 @@ def reading_of(version: WeightVersion, sent: weights_pb2.Canary, received: weigh
         float32_from_wire(sent.logprobs, "canary.logprobs"),
         float32_from_wire(received.logprobs, "canary.logprobs"),
         FLOAT32 if is_float32 else LOWER,
+        len(set(int32_from_wire(sent.token_ids, "canary.token_ids")[1:])) >= _VARIED_TOKENS,
     )
 
 
@@ -97,7 +104,7 @@ def load_error(reading: Reading, before: Reading | None, tolerance: float | None
 
     `before` is the last reading of the same generator, and `tolerance` is `weights.canary_tolerance`.
     """
-    limit = reading.precision.tolerance_for(reading.learner) if tolerance is None else tolerance
+    limit = reading.tolerance if tolerance is None else tolerance
     if not (reading.gap <= limit and reading.peak <= _PEAK * limit):  # Also true of NaN.
         return DataLoss(
             f"generator and learner differ by {reading.gap:.3g} on average in the log-probabilities of the canary, and "

@@ -90,3 +90,19 @@ def test_an_engine_keeps_the_tensors_of_the_files_that_no_publish_replaces(folde
     assert kept and all("vision_tower" in name or "projector" in name for name in kept), kept
     (tmp_path / "bin").mkdir()
     assert tensors_to_keep(tmp_path / "bin") is None, "weights that are not in safetensors"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", "cut off"),
+        ("model.safetensors.index.json", "{"),
+        ("model.safetensors.index.json", "{}"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "missing.safetensors"}}'),
+    ],
+)
+def test_files_that_cannot_be_read_are_named_with_the_field(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidArgument, match=rf"model\.path: {tmp_path} cannot be read") as error:
+        tensors_to_keep(tmp_path)
+    assert error.value.reason == "ENGINE_REFUSED"

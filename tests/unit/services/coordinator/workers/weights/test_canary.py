@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 
 from services.coordinator.workers.weights.canary import FLOAT32, LOWER, Reading, load_error, reading_of
-from shoal.arrays import Float32Array
+from shoal.arrays import Float32Array, Int32Array
 from shoal.error_reasons import ErrorReason
 from shoal.rollout import WeightVersion
 from shoal.v1 import weights_pb2
-from shoal.wire import float32_to_wire
+from shoal.wire import float32_to_wire, int32_to_wire
 
 HONEST = np.linspace(-9, -1, 31, dtype=np.float32)
+TOKENS = np.arange(32, dtype=np.int32)
 
 
-def canary(logprobs: Float32Array, dtype: str) -> weights_pb2.Canary:
-    return weights_pb2.Canary(logprobs=float32_to_wire(logprobs), dtype=dtype)
+def canary(logprobs: Float32Array, dtype: str, token_ids: Int32Array = TOKENS) -> weights_pb2.Canary:
+    return weights_pb2.Canary(token_ids=int32_to_wire(token_ids), logprobs=float32_to_wire(logprobs), dtype=dtype)
 
 
 def reading(version: int, learner: Float32Array, engine: Float32Array, dtype: str = "float32") -> Reading:
@@ -76,6 +77,20 @@ def test_the_tolerance_of_low_precision_follows_how_much_the_log_probabilities_d
     assert (error is None) is is_right, error
     if error is not None:
         assert error.reason == ErrorReason.CANARY_DIFFERS and f"by {differs:g} on average" in error.message
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spread", "differs"),
+    [([1, 2, 2], 0.13, 0.106), ([3] * 20, 0.61, 0.105), ([4] * 30, 0.98, 0.155)],
+    ids=["three tokens", "one token 20 times", "one token 30 times"],
+)
+def test_few_or_repeated_tokens_do_not_lower_the_tolerance(tokens: list[int], spread: float, differs: float) -> None:
+    """Readings of SmolLM2-135M in bfloat16 with correct weights, whose first prompt was like this."""
+    learner = np.linspace(-1, 1, len(tokens) - 1, dtype=np.float32)
+    learner *= spread / learner.std()
+    ids = np.array(tokens, dtype=np.int32)
+    sent, received = (canary(values, "bfloat16", ids) for values in (learner, learner + np.float32(differs)))
+    assert load_error(reading_of(WeightVersion(0, 1), sent, received), None, None) is None
 
 
 def test_a_single_token_may_differ_by_ten_times_the_tolerance() -> None:
