@@ -51,7 +51,7 @@ class EpisodesConfig(Section):
     `call_tool` calls end it; others do so if `sampling.stop_strings` has their end (docs/tool-calls.md)."""
     user_results: str = ""
     """Text that contains the result of a tool as `{result}` and becomes a message of the user, such as
-    `"```tool_output\n{result}\n```"`, for chat templates that write no results of tools (Gemma 3, Phi 3). If empty,
+    `"```tool_output\\n{result}\\n```"`, for chat templates that write no results of tools (Gemma 3, Phi 3). If empty,
     results have the role `tool`. The data has to state how tools are called."""
     max_turns: int = Field(default=8, ge=1, le=1000)
     """Maximum number of turns that the environment answers. If the last of these answers has results of tool calls, the
