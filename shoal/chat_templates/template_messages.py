@@ -52,10 +52,12 @@ def render_in_any_form(template: BoundedTemplate, dialogues: Sequence[Dialogue])
 
 def without_last_end(text: str, begun: str, end_of_text: str | None) -> str:
     """Returns the text of a prompt that an episode continues, given the text without and with the beginning of the
-    policy's turn. A few templates, such as Phi-3's, end a text that begins no turn with the end of a sequence."""
-    if begun.startswith(text) or not end_of_text:
+    policy's turn. A few templates, such as Phi-3's, end a text that begins no turn with the end of a sequence, which
+    white space may follow."""
+    written = text.rstrip()
+    if begun.startswith(text) or not end_of_text or not written.endswith(end_of_text):
         return text
-    return text.rstrip().removesuffix(end_of_text)
+    return written.removesuffix(end_of_text)
 
 
 def _other_forms(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
