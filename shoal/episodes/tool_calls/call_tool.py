@@ -12,8 +12,8 @@ from shoal.episodes.tool_calls.found import Found, only_argument, typed
 
 CLOSINGS = ("</call_tool>", "</call>")
 """Texts that end a call."""
-_OPEN = re.compile(r'<call_tool\s+(?=name=")')
-_ATTRIBUTE = re.compile(r'([\w-]+)="([^"<>]*)"\s*')
+_OPEN = re.compile(r'<call_tool\s++(?=name=")')
+_ATTRIBUTE = re.compile(r'([\w-]++)="([^"<>]*+)"\s*+')
 _CLOSE = re.compile("|".join(map(re.escape, CLOSINGS)))
 
 

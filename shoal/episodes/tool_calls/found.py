@@ -15,6 +15,7 @@ from shoal.parsing import check_depth
 
 MAX_CALLS = 64
 """The most calls in one turn, which also bounds the time for a text with many beginnings of calls that never end."""
+_SPACE = re.compile(r"\s*+")
 _DECODER = json.JSONDecoder(parse_constant=lambda constant: _refuse_constant(constant))
 
 
@@ -37,12 +38,13 @@ Finder = Callable[[str, Sequence[ToolDefinition]], Iterable[Found]]
 """Yields the calls in a text, in order. Only forms without types read the schemas of the tools."""
 
 
-def read_json_at(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at `start`, and its end. Raises `ValueError` if no JSON can be read there."""
+def read_json_at(text: str, place: int, start: int) -> tuple[Any, int]:
+    """Returns the JSON value that begins at `place`, and its end. Raises `ValueError` if no JSON can be read there; the
+    error counts characters from `start`, the beginning of the call."""
     try:
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, place)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at character {error.pos - start + 1} of the call") from None
+        raise ValueError(f"{error.msg.removesuffix(' at')} at character {error.pos - start + 1}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     check_json(value)
@@ -62,7 +64,7 @@ def arguments_of(value: Any) -> dict[str, Any]:
     """Returns the arguments, given as a JSON object or as its text. Raises `ValueError` for other values."""
     if isinstance(value, str):
         try:
-            value, _ = read_json_at(value.strip(), 0)
+            value, _ = read_json_at(value.strip(), 0, 0)
         except ValueError as error:
             raise ValueError(f"the arguments are a text that is not JSON: {error}") from None
     if not isinstance(value, dict):
@@ -89,23 +91,29 @@ def search_outside(pattern: re.Pattern[str], text: str, start: int) -> re.Match[
 
     `start` is outside of thoughts. A mark of thoughts inside a call is part of the call.
     """
-    while begun := pattern.search(text, start):
-        thought = next_thought(text, start, begun.start())
-        if thought is None:
-            return begun
+    begun = pattern.search(text, start)
+    while begun and (thought := next_thought(text, start, begun.start())):
         start = thought[1]
-    return None
+        if begun.start() < start:
+            begun = pattern.search(text, start)
+    return begun
+
+
+def skip_space(text: str, place: int) -> int:
+    """Returns the first index from `place` on that has no white space."""
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
 
 
 def end_unread(text: str, start: int, closing: str, opening: re.Pattern[str]) -> int:
     """Returns the end of a call that cannot be read, given a place inside the call: behind its closing tag, before the
     next call, or before a thought, whichever comes first."""
-    thought = next_thought(text, start, len(text))
-    end = len(text) if thought is None else thought[0]
-    close, following = text.find(closing, start, end), opening.search(text, start, end)
-    if close >= 0 and (following is None or close < following.start()):
-        return close + len(closing)
-    return end if following is None else following.start()
+    close = text.find(closing, start)
+    following = opening.search(text, start, close if close >= 0 else len(text))
+    end = following.start() if following else close if close >= 0 else len(text)
+    if thought := next_thought(text, start, end):
+        return thought[0]
+    return end + len(closing) if end == close else end
 
 
 def only_argument(text: str, tool: ToolDefinition) -> dict[str, Any]:
@@ -127,17 +135,19 @@ def typed(text: str, parameter: str, tool: ToolDefinition) -> Any:
     # Keeps all properties, since a reference may lead to another parameter, and drops rules about several parameters.
     kept = {key: value for key, value in tool.parameters.items() if key in ("$schema", "$id", "$defs", "definitions")}
     alone = replace(tool, parameters={**kept, "properties": properties})
-    values = [text, *_values_in(text.strip())]
+    if not problem_of({parameter: text}, alone):
+        return text
+    values = [*_values_in(text.strip())]
     fitting = [value for value in values if not problem_of({parameter: value}, alone)]
     schema = properties.get(parameter)
     takes_text = not isinstance(schema, dict) or schema.get("type") == "string"
-    return (fitting or (values if takes_text else values[-1:]))[0]
+    return fitting[0] if fitting else text if takes_text or not values else values[-1]
 
 
 def _values_in(text: str) -> Iterator[Any]:
     """Yields the value of a text as JSON, and its value as a literal of Python."""
     with suppress(ValueError):
-        value, end = read_json_at(text, 0)
+        value, end = read_json_at(text, 0, 0)
         if end == len(text):
             yield value
     with suppress(ValueError):

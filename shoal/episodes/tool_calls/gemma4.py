@@ -11,15 +11,14 @@ from typing import Any
 
 from shoal.chat_templates.thoughts import answer_start
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Found, check_json, end_unread, search_outside
+from shoal.episodes.tool_calls.found import Found, check_json, end_unread, search_outside, skip_space
 
 _OPENING = re.compile(r"<\|tool_call>")
 _CLOSE = "<tool_call|>"
-_NAME = re.compile(r"\s*call:([^{}<>\s]+)(?=\{)")
+_NAME = re.compile(r"\s*+call:([^{}<>\s]++)(?=\{)")
 _MARK = '<|"|>'
-_KEY = re.compile(r"\s*([^\s:,{}\[\]<>]+)\s*:")
+_KEY = re.compile(r"\s*+([^\s:,{}\[\]<>]++)\s*+:")
 _LITERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
-_SPACE = re.compile(r"\s*")
 _MAX_DEPTH = 32
 
 
@@ -33,7 +32,7 @@ def find_gemma4(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
 
 
 def _read(text: str, begun: re.Match[str]) -> Found:
-    name, reader = "", _Reader(text, begun.end())
+    name, reader = "", _Reader(text, begun)
     try:
         named = _NAME.match(text, begun.end())
         if named is None:
@@ -48,12 +47,11 @@ def _read(text: str, begun: re.Match[str]) -> Found:
 
 
 class _Reader:
-    """Reads values from a place on. Raises `ValueError` if no value is there."""
+    """Reads values behind the beginning of a call. Raises `ValueError` if no value is there."""
 
-    def __init__(self, text: str, place: int) -> None:
+    def __init__(self, text: str, begun: re.Match[str]) -> None:
         self._text = text
-        self._start = place
-        self.place = place
+        self._start, self.place = begun.span()
 
     def value(self, depth: int = 0) -> Any:
         if depth > _MAX_DEPTH:
@@ -107,12 +105,11 @@ class _Reader:
         return found
 
     def _takes(self, mark: str) -> bool:
-        space = _SPACE.match(self._text, self.place)
-        place = space.end() if space else self.place
+        place = skip_space(self._text, self.place)
         if not self._text.startswith(mark, place):
             return False
         self.place = place + len(mark)
         return True
 
     def _where(self) -> str:
-        return f"at character {self.place - self._start + 1} of the call"
+        return f"at character {self.place - self._start + 1}"

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Found, arguments_of, read_json_at
+from shoal.episodes.tool_calls.found import Found, arguments_of, read_json_at, skip_space
 
 _MARK = re.compile(r"<\|(start|message|end|call|return)\|>")
 _RECIPIENT = re.compile(r"(?:^|\s|>)to=(?:functions\.)?([^\s<]+)")
-_SPACE = re.compile(r"\s*")
 _NO_TOOLS = {"user", "assistant", "all"}
 
 
@@ -43,7 +42,7 @@ def _read(text: str, start: int, body: int, name: str) -> Found:
     try:
         first = _MARK.search(text, body)
         if text[body : first.start() if first else len(text)].strip():
-            value, end = read_json_at(text, _SPACE.match(text, body).end())  # type: ignore[union-attr]
+            value, end = read_json_at(text, skip_space(text, body), start)
             arguments = arguments_of(value)
     except ValueError as error:
         arguments, problem = None, str(error)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from shoal.chat_templates.thoughts import answer_start
 from shoal.conversation import ToolDefinition
-from shoal.episodes.tool_calls.found import Found, call_in_json, end_unread, read_json_at, search_outside
+from shoal.episodes.tool_calls.found import Found, call_in_json, end_unread, read_json_at, search_outside, skip_space
 
 _CLOSE = "</tool_call>"
 _OPENING = re.compile("<tool_call>")
@@ -22,10 +22,10 @@ def find_hermes(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
 
 
 def _read(text: str, start: int, inside: int) -> Found:
-    inside = _skip_space(text, inside)
+    inside = skip_space(text, inside)
     try:
-        value, inside = read_json_at(text, inside)
-        end = _skip_space(text, inside)
+        value, inside = read_json_at(text, inside, start)
+        end = skip_space(text, inside)
         if not text.startswith(_CLOSE, end):
             end = end_unread(text, end, _CLOSE, _OPENING)
             return Found(start, end, problem=f"the call does not end with {_CLOSE} behind its JSON")
@@ -33,9 +33,3 @@ def _read(text: str, start: int, inside: int) -> Found:
         return Found(start, end + len(_CLOSE), name, arguments)
     except ValueError as error:
         return Found(start, end_unread(text, inside, _CLOSE, _OPENING), problem=str(error))
-
-
-def _skip_space(text: str, start: int) -> int:
-    while text[start : start + 1].isspace():
-        start += 1
-    return start

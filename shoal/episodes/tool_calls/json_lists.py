@@ -20,15 +20,15 @@ from shoal.episodes.tool_calls.found import (
     end_unread,
     read_json_at,
     search_outside,
+    skip_space,
 )
 
 _PHI4_MINI = re.compile(r"<\|tool_call\|>")
 _PHI4_MINI_CLOSE = "<|/tool_call|>"
 _MISTRAL = re.compile(r"\[TOOL_CALLS\]")
-_MISTRAL_NAME = re.compile(r"\s*([\w.:/-]+)(?:\[CALL_ID\][^\[\]]*)?\s*(?:\[ARGS\])?\s*(?=\{)")
+_MISTRAL_NAME = re.compile(r"\s*+([\w.:/-]++)(?:\[CALL_ID\][^\[\]{]*+)?\s*+(?:\[ARGS\])?\s*+(?=\{)")
 _NO_CLOSE = "</s>"
 _KEYS = ("arguments", "parameters")
-_SPACE = re.compile(r"\s*")
 
 
 def find_phi4_mini(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
@@ -52,7 +52,7 @@ def find_mistral(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]:
 
 def _read_named(text: str, begun: re.Match[str], named: re.Match[str]) -> Found:
     try:
-        value, end = read_json_at(text, named.end())
+        value, end = read_json_at(text, named.end(), begun.start())
         return Found(begun.start(), end, named[1], arguments_of(value))
     except ValueError as error:
         end = end_unread(text, named.end(), _NO_CLOSE, begun.re)
@@ -62,22 +62,22 @@ def _read_named(text: str, begun: re.Match[str], named: re.Match[str]) -> Found:
 def _read_list(text: str, begun: re.Match[str], closing: str) -> list[Found]:
     """Returns the calls behind a mark, at least one. What cannot be read is a call with a problem."""
     calls: list[Found] = []
-    start, place = begun.start(), _skip(text, begun.end())
+    start, place = begun.start(), skip_space(text, begun.end())
     is_list = text.startswith("[", place)
     place += is_list
     while not calls or (is_list and text.startswith(",", place)):
         try:
-            value, end = read_json_at(text, _skip(text, place + bool(calls)))
+            value, end = read_json_at(text, skip_space(text, place + bool(calls)), start)
         except ValueError as error:
             end = end_unread(text, place, closing or _NO_CLOSE, begun.re)
             return [*calls, Found(start, end, problem=str(error))]
-        place = _skip(text, end)
+        place = skip_space(text, end)
         calls.append(_call(value, start, place))
         start = place
         if len(calls) > MAX_CALLS:
             return calls
     problem = "" if not is_list or text.startswith("]", place) else "the list of calls does not end with ]"
-    place = _skip(text, place + is_list) if closing and not problem else place + is_list
+    place = skip_space(text, place + is_list) if closing and not problem else place + is_list
     if not problem and not text.startswith(closing, place):
         problem = f"the calls do not end with {closing}"
     end = end_unread(text, min(place, len(text)), closing or _NO_CLOSE, begun.re) if problem else place + len(closing)
@@ -93,8 +93,3 @@ def _call(value: Any, start: int, end: int) -> Found:
         return Found(start, end, *call_in_json(value, _KEYS))
     except ValueError as error:
         return Found(start, end, problem=str(error))
-
-
-def _skip(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place

@@ -8,8 +8,8 @@ from shoal.chat_templates.thoughts import answer_start
 from shoal.conversation import ToolDefinition
 from shoal.episodes.tool_calls.found import Found, call_in_json, read_json_at, search_outside
 
-_BEGINNING = re.compile(r'(<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters|arguments)"\s*:|<\|python_tag\|>')
-_SEPARATOR = re.compile(r"\s*;")
+_BEGINNING = re.compile(r'(<\|python_tag\|>\s*+)?\{\s*+"(?:name|type|parameters|arguments)"\s*+:|<\|python_tag\|>')
+_SEPARATOR = re.compile(r"\s*+;")
 _KEYS = ("parameters", "arguments")
 
 
@@ -20,7 +20,7 @@ def find_llama3_json(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Fou
     while begun:
         found = _read(text, begun)
         if found is None:
-            end = read_json_at(text, text.index("{", begun.start()))[1]
+            end = read_json_at(text, text.index("{", begun.start()), begun.start())[1]
         else:
             yield found
             end = found.end
@@ -33,7 +33,7 @@ def _read(text: str, begun: re.Match[str]) -> Found | None:
     if not begun[0].endswith(":"):
         return Found(begun.start(), begun.end(), problem="behind <|python_tag|> must come the JSON of a call")
     try:
-        value, end = read_json_at(text, text.index("{", begun.start()))
+        value, end = read_json_at(text, text.index("{", begun.start()), begun.start())
     except ValueError as error:
         following = search_outside(_BEGINNING, text, begun.end())
         return Found(begun.start(), following.start() if following else len(text), problem=str(error))

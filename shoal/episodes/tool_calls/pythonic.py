@@ -17,13 +17,13 @@ from shoal.episodes.tool_calls.literals import literal_of
 from shoal.parsing import parse_python
 
 _CLOSES = {"<function_calls>": "</function_calls>", "```tool_code": "```"}
-_OPENING = re.compile("|".join(_CLOSES))
+_OPENING = re.compile(r"<function_calls>|```tool_code(?!\w)")
 _MAX_CHARS = 200_000
 """The longest call, in characters. Python's parser needs a hundred times the memory of the text."""
-_CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
-_LIST = re.compile(r"\s*\[\s*(?=[A-Za-z_][\w.]*\()")
-_SPACE = re.compile(r"[\s,;]*")
-_BEHIND = re.compile(r"[^\S\n]*(?:[,;\n]|$)")
+_CALL = re.compile(r"([A-Za-z_][\w.]*+)\(")
+_LIST = re.compile(r"\s*+\[\s*+(?=[A-Za-z_][\w.]*+\()")
+_SPACE = re.compile(r"[\s,;]*+")
+_BEHIND = re.compile(r"[^\S\n]*+(?:[,;\n]|$)")
 _PARTS = re.compile(r"""\"\"\"|'''|["']|[(\[{]|[)\]}]""")
 _STRING_ENDS = {
     '"""': re.compile(r'(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL),
@@ -37,21 +37,21 @@ def find_pythonic(text: str, tools: Sequence[ToolDefinition]) -> Iterator[Found]
     """Yields the calls after the policy's thoughts. A call whose end cannot be found ends before the next line, or the
     next item of the list, that begins with the name of a tool."""
     names = "|".join(re.escape(tool.name) for tool in tools) or "(?!)"
+    call = rf"[^\S\n]*+(?=(?:print\()?(?:{names})\()"
     start = answer_start(text)
     block = search_outside(_OPENING, text, start)
     if block is None and (beginning := _LIST.match(text, start)):
         thought = next_thought(text, beginning.end(), len(text))
         end = len(text[: thought[0] if thought else len(text)].rstrip())
         is_closed = text[end - 1] == "]"
-        following = re.compile(rf"[,\n]\s*(?=(?:{names})\()")
-        calls = _read_all(text, beginning.end(), end - is_closed, following)
+        calls = _read_all(text, beginning.end(), end - is_closed, re.compile(rf"[,\n]{call}"))
         yield from _with_ends(calls, start, len(text), "" if is_closed else "the list of calls does not end with ]")
     while block:
         closing = _CLOSES[block[0]]
         close = text.find(closing, block.end())
         end = close if close >= 0 else len(text)
         behind = end + len(closing) if close >= 0 else end
-        calls = _read_all(text, block.end(), end, re.compile(rf"\n\s*(?=(?:{names})\()"))
+        calls = _read_all(text, block.end(), end, re.compile(rf"\n{call}"))
         yield from _with_ends(
             calls, block.start(), behind, "" if close >= 0 else f"the calls do not end with {closing}"
         )
@@ -93,7 +93,7 @@ def _read(text: str, start: int, end: int, following: re.Pattern[str]) -> Found:
             problem = f"behind it stands {text[close : close + 20]!r}"
         return Found(start, recovery.start() if recovery else end, begun[1] if begun else "", problem=problem)
     try:
-        return Found(start, close, begun[1], _arguments(text[start:close]))
+        return Found(start, close, *_call_in(text[start:close]))
     except ValueError as error:
         return Found(start, close, begun[1], problem=str(error))
 
@@ -115,10 +115,14 @@ def _closing(text: str, place: int, end: int) -> int | None:
     return None
 
 
-def _arguments(call: str) -> dict[str, Any]:
-    """Returns the arguments of a call. Raises `ValueError` if they cannot be read."""
-    (statement,) = parse_python(call).body
-    node = statement.value if isinstance(statement, ast.Expr) else None
+def _call_in(text: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the arguments of a call, alone or inside print(...). Raises `ValueError` if they cannot be
+    read."""
+    (statement,) = parse_python(text).body
+    node, name = statement.value if isinstance(statement, ast.Expr) else None, text.partition("(")[0]
+    match node:
+        case ast.Call(func=ast.Name(id="print"), args=[ast.Call() as printed], keywords=[]):
+            node, name = printed, ast.get_source_segment(text, printed.func) or ""
     if not isinstance(node, ast.Call):
         raise ValueError("it is no call")
     if node.args or any(keyword.arg is None for keyword in node.keywords):
@@ -127,4 +131,4 @@ def _arguments(call: str) -> dict[str, Any]:
     if len(arguments) < len(node.keywords):
         raise ValueError("an argument is given twice")
     check_json(arguments)
-    return arguments
+    return name, arguments

@@ -38,16 +38,16 @@ class _Form:
 
 
 _QWEN3 = _Form(
-    re.compile(r"\s*<function=([^<>\n]*)>"),
-    re.compile(r"\s*<parameter=([^<>\n]*)>"),
+    re.compile(r"\s*+<function=([^<>\n]*+)>"),
+    re.compile(r"\s*+<parameter=([^<>\n]*+)>"),
     "</parameter>",
     "</function>",
     "<function=NAME>",
     has_lines=True,
 )
 _GLM = _Form(
-    re.compile(r"\s*([\w.:/-]+)"),
-    re.compile(r"\s*<arg_key>([^<>\n]*)</arg_key>\s*<arg_value>"),
+    re.compile(r"\s*+([\w.:/-]++)"),
+    re.compile(r"\s*+<arg_key>([^<>\n]*+)</arg_key>\s*+<arg_value>"),
     "</arg_value>",
     "",
     "the name of the tool",
@@ -84,18 +84,19 @@ def _read(text: str, start: int, place: int, tools: dict[str, ToolDefinition], f
         name, place = function[1].strip(), function.end()
         while parameter := form.parameter.match(text, place):
             place = parameter.end()
-            close, following = text.find(form.parameter_end, place), _OPENING.search(text, place)
-            if close < 0 or (following and following.start() < close):
+            close = text.find(form.parameter_end, place)
+            if close < 0 or _OPENING.search(text, place, close):
                 raise ValueError(f"parameter {parameter[1]!r:.60} does not end with {form.parameter_end}")
             value = text[place:close]
             if form.has_lines:
                 value = value.removeprefix("\n").removesuffix("\n")
-            key = parameter[1].strip()
-            arguments[key] = typed(value, key, tools[name]) if name in tools else value
+            arguments[parameter[1].strip()] = value
             place = close + len(form.parameter_end)
-        end = re.compile(rf"\s*{form.end}\s*{_CLOSE}").match(text, place)
+        end = re.compile(rf"\s*+{form.end}\s*+{_CLOSE}").match(text, place)
         if end is None:
             raise ValueError(f"behind the parameters must come {' and '.join(filter(None, (form.end, _CLOSE)))}")
+        if tool := tools.get(name):
+            arguments = {key: typed(value, key, tool) for key, value in arguments.items()}
         check_json(arguments)
         return Found(start, end.end(), name, arguments)
     except ValueError as error:

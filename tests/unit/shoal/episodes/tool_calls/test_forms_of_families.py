@@ -65,11 +65,15 @@ def test_calls_are_found_and_the_content_is_without_them(
 @pytest.mark.parametrize(
     ("form", "text", "fault"),
     [
-        ("harmony", '<|channel|>commentary to=functions.search<|message|>{"query": "K', "at character"),
+        (
+            "harmony",
+            '<|channel|>commentary to=functions.search<|message|>{"query": "K',
+            "Unterminated string starting at character 63",
+        ),
         ("harmony", "<|channel|>commentary to=functions.search<|message|>K2<|call|>", "Expecting value"),
         ("harmony", '<|channel|>commentary to=functions.search<|message|>{"query": "K2"} now<|call|>', "stands 'now'"),
         ("gemma4", '<|tool_call>call:search{query:<|"|>K2}<tool_call|>', 'does not end with <|"|>'),
-        ("gemma4", "<|tool_call>call:search{query:K2}<tool_call|>", "expecting a value at character 19"),
+        ("gemma4", "<|tool_call>call:search{query:K2}<tool_call|>", "expecting a value at character 31"),
         ("gemma4", '<|tool_call>call:search{query:<|"|>K2<|"|>}', "expecting <tool_call|>"),
         ("gemma4", "<|tool_call>search{}<tool_call|>", "call:NAME{"),
         ("gemma4", "<|tool_call>call:search{a:1,a:2}<tool_call|>", "'a' is given twice"),
@@ -80,9 +84,15 @@ def test_calls_are_found_and_the_content_is_without_them(
         ("phi4_mini", '<|tool_call|>[{"name": "now", "arguments": {}}<|/tool_call|>', "does not end with ]"),
         ("phi4_mini", '<|tool_call|>[{"name": "now", "arguments": {}}]', "do not end with <|/tool_call|>"),
         ("phi4_mini", "<|tool_call|>now()<|/tool_call|>", "Expecting value"),
+        (
+            "phi4_mini",
+            '<|tool_call|>[{"name": "now", "arguments": }]<|/tool_call|>',
+            "Expecting value at character 44",
+        ),
         ("phi4_mini", '<|tool_call|>[{"name": "now"}]<|/tool_call|>', 'needs "arguments"'),
         ("mistral", "[TOOL_CALLS]search[ARGS]{", "Expecting property name"),
-        ("mistral", "[TOOL_CALLS]search", "Expecting value"),
+        ("mistral", "[TOOL_CALLS]search", "Expecting value at character 13"),
+        ("mistral", "[TOOL_CALLS]search[ARGS]{query: 1}", "double quotes at character 26"),
         ("pythonic", "```tool_code\nnow()", "do not end with ```"),
     ],
 )

@@ -31,7 +31,7 @@ def test_a_bad_call_loses_only_itself() -> None:
 @pytest.mark.parametrize(
     ("inside", "detail"),
     [
-        ('{"name": "now", "arguments": {}', "Expecting ',' delimiter at character 33"),
+        ('{"name": "now", "arguments": {}', "Expecting ',' delimiter at character 45"),
         ('{"arguments": {}}', 'a call needs a "name"'),
         ('{"name": "now"}', 'a call needs "arguments"'),
         ('{"name": 5, "arguments": {}}', 'a call needs a "name"'),
@@ -44,7 +44,7 @@ def test_a_bad_call_loses_only_itself() -> None:
         ('{"name": "now", "arguments": {"a": ' + "[" * 80 + "]" * 80 + "}}", "nested deeper than 64"),
         ("[" * 100_000, "nested too deeply"),
         ('{"name": "now", "arguments": {}} and', "does not end with </tool_call>"),
-        ("", "Expecting value at character 1"),
+        ("", "Expecting value at character 14"),
     ],
 )
 def test_a_malformed_call_says_what_is_wrong(inside: str, detail: str) -> None:

@@ -35,6 +35,25 @@ def test_content_around_the_tags_stays() -> None:
     assert parse("pythonic", "I look. <function_calls>now()</function_calls> Then").content == "I look.  Then"
 
 
+def test_a_call_inside_print_is_a_call() -> None:
+    turn = parse("pythonic", '```tool_code\nprint(search(query="K2"))\nprint( web.find(x=1) )\nprint(now())\n```')
+    assert brief(turn) == [
+        ("search", '{"query": "K2"}', OK),
+        ("web.find", '{"x": 1}', UNKNOWN_TOOL),
+        ("now", "{}", OK),
+    ], turn
+    for text in ("print('K2')", "print(now(), now())", "print(search('K2'))", "print(now(), end='')"):
+        (call,) = parse("pythonic", f"```tool_code\n{text}\n```").calls
+        assert call.status == MALFORMED and "given by name" in call.detail, (text, call)
+    turn = parse("pythonic", "```tool_code\nprint(search(query=\nprint(now())\n```")
+    assert [call.status for call in turn.calls] == [MALFORMED, OK], turn
+
+
+def test_a_longer_word_opens_no_block() -> None:
+    assert parse("pythonic", "```tool_code_x\nnow()\n```").calls == ()
+    assert parse("pythonic", "```tool_codes\nnow()\n```").calls == ()
+
+
 @pytest.mark.parametrize("text", ["[1, 2]", "[K2](http://x)", "see [search(query='K2')]", "search(query='K2')", "[]"])
 def test_a_text_that_is_no_list_of_calls_is_content(text: str) -> None:
     assert parse("pythonic", text).calls == ()

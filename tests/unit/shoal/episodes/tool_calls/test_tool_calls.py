@@ -1,7 +1,6 @@
 """What all parsers have in common."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -131,37 +130,6 @@ def test_no_text_breaks_a_parser_and_every_character_is_content_or_in_a_call(for
     assert sorted("".join(turn.content.split()) + "".join(raw.split())) == sorted("".join(text.split()))
     assert all((found.status == "ok") == (not found.detail) for found in turn.calls)
     assert turn.calls or turn.content == text
-
-
-HOSTILE = [
-    "<tool_call>", "<tool_call>{", '<tool_call>{"', '<tool_call>{"a":', "<tool_call>[", '<tool_call>"\\',
-    "</tool_call>", "<search>", "<search><now>", "<think>", "</think>", "<tool_call><function=search>", "<function=f>",
-    "<parameter=a>", "<tool_call><function=search><parameter=query>", "<function_calls>", "search(",
-    "search(query=", "[", "(", "{", '{"name":', '{"name": "search", "parameters": {"query": "', "<|python_tag|>",
-    "<|python_tag|>{", '"', "'", '"""', '\\"', "\\'", "\n", " ", "search(query='", "-", "a.", "\nsearch(", ",search(",
-    "<function_calls>search(query=1\n",
-    '{"name": "add", "parameters": {}}', "1,", "[search(query=[", "search(query=[1,", "<tool_call>\n", "{}; ",
-    "<|tool_call>", '<|tool_call>call:f{a:<|"|>', "<|tool_call>call:f{a:[", "<|tool_call>call:f{a:{", "[{a:", '<|"|>',
-    "<tool_call>f<arg_key>a</arg_key><arg_value>", "<arg_key>a</arg_key>", "<|tool_call|>[", "<|tool_call|>[{},", "{},",
-    "<|tool_call|>{}", "[TOOL_CALLS]", "[TOOL_CALLS][{}]", "[TOOL_CALLS]f[ARGS]", "[CALL_ID]", "```tool_code\nf(",
-    "<|start|>assistant", "<|start|>assistant to=functions.f<|message|>", "<|message|>{", " to=f ", "<|end|>",
-    "<call_tool ", '<call_tool name="', '<call_tool name="search">', '<call_tool name="now" a="', ' a="" ', "</call",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("form", [form for form in PARSERS if form != "regex"])
-def test_300_kilobytes_of_anything_are_parsed_in_a_second(form: str) -> None:
-    """Linear time is 0.03 s each; a quadratic parser takes many seconds. The time of "regex" is its pattern's, up to a
-    limit."""
-    parse_text = parser_of(form)
-    slow = {}
-    for unit in HOSTILE:
-        text = unit * (300_000 // len(unit))
-        begun = time.process_time()
-        parse_text(text, TOOLS, 1)
-        slow[unit] = time.process_time() - begun
-    slowest = max(slow, key=lambda unit: slow[unit])
-    assert slow[slowest] < 1, f"{form}: 300 kB of {slowest!r} take {slow[slowest]:.2f} s"
 
 
 @pytest.mark.parametrize(
