@@ -75,7 +75,7 @@ class _Reader:
                     self.expect(",")
                 items.append(self.value(depth + 1))
             return items
-        literal = _LITERAL.match(self._text, self.place)
+        literal = _LITERAL.match(self._text, skip_space(self._text, self.place))
         if literal is None:
             raise ValueError(f"expecting a value {self._where()}; a text stands between {_MARK} and {_MARK}")
         self.place = literal.end()

@@ -115,6 +115,8 @@ def test_one_bad_call_of_a_list_loses_only_itself() -> None:
     [
         ("gemma4", '<|tool_call>call:f{flag:true,none:null,numbers:[1,-2.5e3,<|"|>x<|"|>],'
          'table:{<|"|>a<|"|>:{b:null}},text:<|"|>5, {a}<|"|>}<tool_call|>'),
+        ("gemma4", '<|tool_call>call:f{ flag: true, none: null, numbers: [ 1, -2.5e3, <|"|>x<|"|> ],'
+         'table: { <|"|>a<|"|> : { b: null } }, text: <|"|>5, {a}<|"|> } <tool_call|>'),
         ("glm", "<tool_call>f" + "".join(
             f"<arg_key>{key}</arg_key><arg_value>{value if isinstance(value, str) else json.dumps(value)}</arg_value>"
             for key, value in VALUES.items()) + "</tool_call>"),
