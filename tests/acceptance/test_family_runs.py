@@ -59,11 +59,11 @@ class Family:
 
 
 FAMILIES = {
-    "qwen3.5-whole": Family({}, 1e-2, 5e-2, "bfloat16"),
+    "qwen3.5-whole": Family({}, 1e-2, 2e-2, "bfloat16"),
     "falcon-h1": Family(SHORT_CHUNKS, 2e-2, 1e-2, sharpened={"lm_head_multiplier": 2.0}),
     "granite": Family(HEADS_OF_32, 3e-2, 1e-2, sharpened={"logits_scaling": 0.5}),
     "granite4-dense": Family(HEADS_OF_32 | SHORT_CHUNKS, 3e-2, 1e-2, sharpened={"logits_scaling": 0.8}),
-    "gemma4-whole": Family({}, 1e-2, 5e-2),
+    "gemma4-whole": Family({}, 1e-2, 1e-2),
 }
 
 
