@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.models.weight_files import WeightFiles
 
 CONVERSION_ERRORS = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""The errors of transformers' conversions for tensors of unexpected shapes."""
+"""The errors of transformers' conversions, in either direction, for tensors that they cannot convert."""
 
 
 class TensorGroup:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from services.learner.engine.converted_tensors import CONVERSION_ERRORS
 from services.learner.model.weights import list_weights
 from services.learner.storage.weights_folder import Form, Forms, uniform
 from shoal.error_reasons import ErrorReason
@@ -19,8 +20,6 @@ from shoal.errors import FailedPrecondition
 from shoal.models.file_names import FileNames
 from shoal.models.weight_files import WeightFiles, find_weight_files
 
-_CONVERSION_ERRORS = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""The errors of transformers' conversions for tensors that they cannot convert back."""
 NamedTensors = Iterable[tuple[str, Tensor]]
 
 
@@ -45,7 +44,7 @@ class FileTensors:
             shapes = self._names.shapes({weight.name: weight.shape for weight in weights})
             own = {**uniform(shapes, dtype), **uniform(in_float32, torch.float32)}
             tied = self._names.shapes(dict.fromkeys(_tied(lm), ()))
-        except (OSError, SafetensorError, *_CONVERSION_ERRORS) as error:
+        except (OSError, SafetensorError, *CONVERSION_ERRORS) as error:
             raise _not_exported(lm, f"{type(error).__name__}: {error}") from error
         unknown = [name for name in own if name not in self._source]
         self._check_forms(own, unknown)
